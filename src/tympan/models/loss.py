@@ -1,0 +1,48 @@
+"""What a model's forward returns: a loss as weighted sums, so that ranks and pieces add up exactly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class LossTerm:
+    """One part of the loss: weight * total / count."""
+
+    total: Tensor
+    """Differentiable sum over the items (scalar)."""
+    count: Tensor
+    """How many items: utterances, or tokens where the loss is normalised by length (scalar, no gradient)."""
+    weight: float = 1.0
+
+
+@dataclass(frozen=True)
+class Stat:
+    """A mean to report: total / count (both scalars, detached); ratios such as cer are errors / reference length."""
+
+    total: Tensor
+    count: Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of a batch and what to report about it.
+
+    Over ranks, counts are summed before dividing: N ranks then have the gradient of one.
+    """
+
+    terms: tuple[LossTerm, ...]
+    stats: dict[str, Stat]
+
+    @property
+    def value(self) -> Tensor:
+        """The loss of this batch alone."""
+        return self.value_over(torch.stack([term.count for term in self.terms]))
+
+    def value_over(self, counts: Tensor) -> Tensor:
+        """The share of these items in a loss whose counts (one for each term) are those of all ranks."""
+        parts = [term.weight * term.total / count for term, count in zip(self.terms, counts, strict=True)]
+        return torch.stack(parts).sum()
