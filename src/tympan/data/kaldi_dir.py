@@ -1,0 +1,257 @@
+"""A Kaldi-style data directory: its files as ordered mappings."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tympan.data.audio import is_pipe, locate
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+
+Table = dict[str, str]
+
+RECORDING_FILES = ("wav.scp", "reco2dur", "reco2file_and_channel")
+SPEAKER_FILES = ("spk2utt", "spk2gender", "cmvn.scp")
+UTTERANCE_FILES = (
+    "segments",
+    "text",
+    "utt2spk",
+    "utt2dur",
+    "utt2num_frames",
+    "utt2lang",
+    "utt2uniq",
+    "feats.scp",
+    "vad.scp",
+)
+PATH_FILES = ("wav.scp", "feats.scp", "cmvn.scp", "vad.scp")
+"""Files whose second column is a place on disk."""
+OPTIONAL_VALUE = ("text",)
+"""Files whose lines may hold an id alone."""
+
+_BLANK = re.compile(r"[ \t]+")
+"""Kaldi's separators. str.split() would also cut at U+3000 and the like, which are part of the text."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a recording, in seconds; `end_s` None means to its end (Kaldi's -1)."""
+
+    recording: str
+    start_s: float
+    end_s: float | None
+
+    def __str__(self) -> str:
+        return f"{self.recording} {self.start_s:.10g} {-1 if self.end_s is None else format(self.end_s, '.10g')}"
+
+
+@dataclass(frozen=True)
+class DataDir:
+    """`tables` maps each file name that is there to its lines, id -> the rest, in the file's order."""
+
+    path: Path
+    tables: Mapping[str, Table] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> DataDir:
+        """Every known file of the directory. A malformed line or a repeated id is an error that names its place."""
+        directory = Path(path)
+        if not directory.is_dir():
+            raise UserError(f"{directory}: there is no such data directory")
+        names = [name for name in known_files(directory) if name != "spk2utt"]
+        if "wav.scp" not in names and "feats.scp" not in names:
+            raise UserError(f"{directory}: this is no data directory: it has neither wav.scp nor feats.scp")
+        return cls(directory, {name: read_table(directory / name) for name in names})
+
+    @property
+    def wav(self) -> Table:
+        return self.tables.get("wav.scp", {})
+
+    @property
+    def text(self) -> Table:
+        return self.tables.get("text", {})
+
+    @property
+    def utt2spk(self) -> Table:
+        return self.tables.get("utt2spk", {})
+
+    @property
+    def feats(self) -> Table:
+        return self.tables.get("feats.scp", {})
+
+    @property
+    def utt2dur(self) -> dict[str, float]:
+        return {
+            key: _number(value, self.path / "utt2dur", key) for key, value in self.tables.get("utt2dur", {}).items()
+        }
+
+    @property
+    def utt2num_frames(self) -> dict[str, int]:
+        table = self.tables.get("utt2num_frames", {})
+        return {key: int(_number(value, self.path / "utt2num_frames", key)) for key, value in table.items()}
+
+    @property
+    def segments(self) -> dict[str, Segment]:
+        table = self.tables.get("segments", {})
+        return {key: parse_segment(value, f"{self.path / 'segments'}: {key}") for key, value in table.items()}
+
+    @property
+    def spk2utt(self) -> dict[str, list[str]]:
+        """Speakers, sorted, each with its utterances in the order of utt2spk."""
+        gathered: dict[str, list[str]] = {}
+        for utterance, speaker in self.utt2spk.items():
+            gathered.setdefault(speaker, []).append(utterance)
+        return {speaker: gathered[speaker] for speaker in sorted(gathered)}
+
+    @property
+    def utterances(self) -> list[str]:
+        """Ids of the utterances: of segments if there are any, else of wav.scp, else of feats.scp."""
+        for name in ("segments", "wav.scp", "feats.scp"):
+            if name in self.tables:
+                return list(self.tables[name])
+        return []
+
+    def has(self, name: str) -> bool:
+        return name in self.tables
+
+    def parts(self) -> Iterator[tuple[str, str, Segment]]:
+        """(utterance, audio source as it can be opened, what of it belongs to the utterance) for every utterance."""
+        if not self.has("segments"):
+            for utterance, source in self.wav.items():
+                yield utterance, locate(source, self.path), Segment(utterance, 0.0, None)
+            return
+        located: Table = {}
+        for utterance, segment in self.segments.items():
+            recording = segment.recording
+            if recording not in located:
+                if recording not in self.wav:
+                    raise UserError(
+                        f"{self.path / 'segments'}: recording '{recording}' of '{utterance}' is not in wav.scp"
+                    )
+                located[recording] = locate(self.wav[recording], self.path)
+            yield utterance, located[recording], segment
+
+    def keep(self, utterances: Collection[str]) -> DataDir:
+        """The directory with these utterances alone, and the recordings and speakers that they need."""
+        wanted = set(utterances)
+        tables = {name: _only(table, wanted) for name, table in self.tables.items() if kind_of(name) == "utterance"}
+        recordings = wanted
+        if "segments" in tables:
+            recordings = {value.split(" ", 1)[0] for value in tables["segments"].values()}
+        speakers = set(tables.get("utt2spk", {}).values()) or wanted
+        for name, table in self.tables.items():
+            if kind_of(name) == "recording":
+                tables[name] = _only(table, recordings)
+            elif kind_of(name) == "speaker":
+                # cmvn.scp may be by utterance as well as by speaker.
+                tables[name] = _only(table, speakers | wanted)
+        return DataDir(self.path, tables)
+
+    def located(self) -> DataDir:
+        """With paths that are relative to the data directory spelled out, so that they hold anywhere else."""
+        tables = dict(self.tables)
+        for name in PATH_FILES:
+            if name in tables:
+                tables[name] = {
+                    key: source if is_pipe(source) else locate(source, self.path)
+                    for key, source in tables[name].items()
+                }
+        return DataDir(self.path, tables)
+
+    def write(self, path: str | os.PathLike[str]) -> DataDir:
+        """Write every table, sorted as Kaldi wants it, and spk2utt; give back the directory as it lies there."""
+        directory = Path(path)
+        tables = {
+            name: dict(sorted(table.items()))
+            for name, table in (self.located() if directory.resolve() != self.path.resolve() else self).tables.items()
+        }
+        written = DataDir(directory, tables)
+        for name, table in tables.items():
+            write_table(directory / name, table)
+        if "utt2spk" in tables:
+            write_table(directory / "spk2utt", {speaker: " ".join(ids) for speaker, ids in written.spk2utt.items()})
+        return written
+
+
+def known_files(directory: Path) -> list[str]:
+    """The files of a data directory that are tables, in a fixed order."""
+    known = [*RECORDING_FILES, *UTTERANCE_FILES, *SPEAKER_FILES]
+    others = (entry.name for entry in os.scandir(directory) if entry.is_file())
+    more = sorted(name for name in others if name not in known and re.fullmatch(r"(text|utt2|spk2|reco2)[\w.]*", name))
+    return [name for name in known if (directory / name).is_file()] + more
+
+
+def kind_of(name: str) -> str:
+    """Whose ids the first column of this file holds: 'recording', 'speaker' or 'utterance'."""
+    if name in RECORDING_FILES or name.startswith("reco2"):
+        return "recording"
+    if name in SPEAKER_FILES or name.startswith("spk2"):
+        return "speaker"
+    return "utterance"
+
+
+def split_line(line: str) -> tuple[str, str]:
+    """(id, the rest), cut at the first run of blanks."""
+    key, _, value = line.strip(" \t\r\n").partition(" ")
+    if "\t" in key:
+        key, value = _BLANK.split(line.strip(" \t\r\n"), maxsplit=1)
+    return key, value.lstrip(" \t")
+
+
+def read_table(path: str | os.PathLike[str]) -> Table:
+    """One two-column file. Faults are all reported together."""
+    place = Path(path)
+    table: Table = {}
+    faults = []
+    try:
+        with place.open(encoding="utf-8") as stream:
+            for number, line in enumerate(stream, 1):
+                key, value = split_line(line)
+                if not key:
+                    faults.append(f"{place}:{number}: the line is empty")
+                elif not value and place.name not in OPTIONAL_VALUE:
+                    faults.append(f"{place}:{number}: '{key}' has no value")
+                elif key in table:
+                    faults.append(f"{place}:{number}: '{key}' is there twice")
+                table[key] = value
+    except FileNotFoundError:
+        raise UserError(f"{place}: there is no such file") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    if faults:
+        shown = faults[:20] + ([f"... and {len(faults) - 20} more"] if len(faults) > 20 else [])
+        raise UserError("\n".join([*shown, f"`tympan validate_data {place.parent}` lists every fault."]))
+    return table
+
+
+def write_table(path: str | os.PathLike[str], table: Mapping[str, object]) -> None:
+    """Write `id value` lines, whole or not at all."""
+    with atomic_write(path) as stream:
+        stream.writelines(f"{key} {value}".rstrip() + "\n" for key, value in table.items())
+
+
+def parse_segment(value: str, place: str) -> Segment:
+    """`recording start end`, as in segments; an end of -1 is the recording's end."""
+    columns = _BLANK.split(value)
+    try:
+        recording, start, end = columns
+        start_s, end_s = float(start), float(end)
+    except ValueError:
+        raise UserError(f"{place}: expected 'RECORDING START END', found '{value}'") from None
+    if start_s < 0 or (end_s != -1 and end_s <= start_s):
+        raise UserError(f"{place}: the part from {start} to {end} s is empty")
+    return Segment(recording, start_s, None if end_s == -1 else end_s)
+
+
+def _only(table: Table, wanted: Collection[str]) -> Table:
+    return {key: value for key, value in table.items() if key in wanted}
+
+
+def _number(value: str, path: Path, key: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UserError(f"{path}: '{key}' has '{value}', expected a number") from None
