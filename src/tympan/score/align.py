@@ -1,0 +1,132 @@
+"""Alignment of a hypothesis with its reference, as sclite aligns them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+SUBSTITUTION_COST = 4
+GAP_COST = 3
+"""sclite's cost of a deletion and of an insertion."""
+
+Kind = Literal["C", "S", "D", "I"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One column of an alignment. `ref` is None for an insertion, `hyp` for a deletion."""
+
+    kind: Kind
+    ref: str | None
+    hyp: str | None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many tokens (and sentences) were right and wrong; counts add up."""
+
+    correct: int = 0
+    substitutions: int = 0
+    deletions: int = 0
+    insertions: int = 0
+    sentences: int = 0
+    wrong_sentences: int = 0
+
+    @property
+    def words(self) -> int:
+        """Tokens in the reference."""
+        return self.correct + self.substitutions + self.deletions
+
+    @property
+    def errors(self) -> int:
+        return self.substitutions + self.deletions + self.insertions
+
+    @property
+    def error_rate(self) -> float:
+        """Errors per reference token, in percent (0 where both sides are empty)."""
+        return percent(self.errors, self.words)
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            self.correct + other.correct,
+            self.substitutions + other.substitutions,
+            self.deletions + other.deletions,
+            self.insertions + other.insertions,
+            self.sentences + other.sentences,
+            self.wrong_sentences + other.wrong_sentences,
+        )
+
+
+def percent(part: int, whole: int) -> float:
+    """100 * part / whole; with nothing to be right about, 0 if nothing is wrong and 100 otherwise."""
+    if whole == 0:
+        return 100.0 if part else 0.0
+    return 100.0 * part / whole
+
+
+def align(ref: Sequence[str], hyp: Sequence[str], *, case_sensitive: bool = False) -> list[Step]:
+    """The cheapest alignment; among equals the one sclite finds.
+
+    Tracing back from the end it prefers the diagonal, then an insertion, then a deletion. ASCII case does not count
+    unless `case_sensitive`.
+    """
+    ref_keys, hyp_keys = (
+        list(side) if case_sensitive else [ascii_lower(token) for token in side] for side in (ref, hyp)
+    )
+    cost = _cost_table(ref_keys, hyp_keys)
+    steps: list[Step] = []
+    i, j = len(ref), len(hyp)
+    while i or j:
+        same = i > 0 and j > 0 and ref_keys[i - 1] == hyp_keys[j - 1]
+        if i and j and cost[i][j] == cost[i - 1][j - 1] + (0 if same else SUBSTITUTION_COST):
+            steps.append(Step("C" if same else "S", ref[i - 1], hyp[j - 1]))
+            i, j = i - 1, j - 1
+        elif j and cost[i][j] == cost[i][j - 1] + GAP_COST:
+            steps.append(Step("I", None, hyp[j - 1]))
+            j -= 1
+        else:
+            steps.append(Step("D", ref[i - 1], None))
+            i -= 1
+    return steps[::-1]
+
+
+def count(steps: Iterable[Step]) -> Counts:
+    """The counts of one aligned sentence."""
+    kinds = [step.kind for step in steps]
+    correct, substitutions, deletions, insertions = (kinds.count(kind) for kind in ("C", "S", "D", "I"))
+    wrong = int(substitutions + deletions + insertions > 0)
+    return Counts(correct, substitutions, deletions, insertions, 1, wrong)
+
+
+def ascii_lower(token: str) -> str:
+    """Lower case for A to Z alone: sclite leaves É as it is."""
+    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in token)
+
+
+def ascii_upper(token: str) -> str:
+    """Upper case for a to z alone."""
+    return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in token)
+
+
+def _cost_table(ref: list[str], hyp: list[str]) -> list[list[int]]:
+    """cost[i][j]: cheapest way to turn the first i reference tokens into the first j of the hypothesis.
+
+    A row depends on itself only through insertions, a running minimum once 3 * j is taken off, so each row is a few
+    array operations however long the hypothesis is.
+    """
+    ids: dict[str, int] = {}
+    ref_ids, hyp_ids = (np.array([ids.setdefault(token, len(ids)) for token in side]) for side in (ref, hyp))
+    ramp = GAP_COST * np.arange(len(hyp) + 1)
+    table = np.empty((len(ref) + 1, len(hyp) + 1), dtype=np.int64)
+    table[0] = ramp
+    for i in range(1, len(ref) + 1):
+        row = table[i - 1] + GAP_COST
+        if len(hyp):
+            diagonal = table[i - 1, :-1] + np.where(hyp_ids == ref_ids[i - 1], 0, SUBSTITUTION_COST)
+            row[1:] = np.minimum(row[1:], diagonal)
+        table[i] = np.minimum.accumulate(row - ramp) + ramp
+    rows: list[list[int]] = table.tolist()
+    return rows

@@ -1,0 +1,105 @@
+"""A scored hypothesis file: every utterance aligned, with what a report needs of it."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tympan.errors import UserError
+from tympan.score.align import Counts, Step, align, ascii_lower, count
+from tympan.score.transcripts import Transcript
+
+logger = logging.getLogger(__name__)
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class ScoredUtterance:
+    id: str
+    speaker: str
+    steps: tuple[Step, ...]
+    counts: Counts
+
+
+@dataclass(frozen=True)
+class ScoreResult:
+    """All utterances of a hypothesis file against their references."""
+
+    name: str
+    utterances: tuple[ScoredUtterance, ...]
+    missing: tuple[str, ...]
+    """References without a hypothesis. They count as deletions, unless they were left out as sclite does."""
+    case_sensitive: bool
+
+    @property
+    def total(self) -> Counts:
+        return sum((utterance.counts for utterance in self.utterances), Counts())
+
+    def by_speaker(self) -> dict[str, Counts]:
+        """Counts of each speaker, in the order in which they first appear."""
+        speakers: dict[str, Counts] = {}
+        for utterance in self.utterances:
+            speakers[utterance.speaker] = speakers.get(utterance.speaker, Counts()) + utterance.counts
+        return speakers
+
+    def substitutions(self) -> Counter[Pair]:
+        """(reference, hypothesis) pairs that were confused."""
+        return Counter(pair for pair, kind in self._pairs() if kind == "S")
+
+    def deletions(self) -> Counter[str]:
+        return Counter(pair[0] for pair, kind in self._pairs() if kind == "D")
+
+    def insertions(self) -> Counter[str]:
+        return Counter(pair[1] for pair, kind in self._pairs() if kind == "I")
+
+    def _pairs(self) -> Iterable[tuple[Pair, str]]:
+        fold = str if self.case_sensitive else ascii_lower
+        for utterance in self.utterances:
+            for step in utterance.steps:
+                yield (fold(step.ref or ""), fold(step.hyp or "")), step.kind
+
+
+def score(
+    references: Sequence[Transcript],
+    hypotheses: Sequence[Transcript],
+    *,
+    name: str,
+    case_sensitive: bool = False,
+    drop_missing: bool = False,
+) -> ScoreResult:
+    """Align every hypothesis with its reference, in the order of the hypotheses (as sclite does).
+
+    A reference without a hypothesis is all deletions, with a warning; `drop_missing` leaves it out (sclite's way).
+    """
+    by_id = {reference.id: reference for reference in references}
+    extra = [hypothesis.id for hypothesis in hypotheses if hypothesis.id not in by_id]
+    if extra:
+        raise UserError(
+            f"{name}: {len(extra)} of {len(hypotheses)} utterances have no reference: {shorten(extra)}\n"
+            "check that both files are of the same set"
+        )
+    heard = {hypothesis.id for hypothesis in hypotheses}
+    missing = tuple(reference.id for reference in references if reference.id not in heard)
+    pairs = [(by_id[hypothesis.id], hypothesis.tokens) for hypothesis in hypotheses]
+    if missing:
+        what = "left out" if drop_missing else "counted as deletions"
+        logger.warning(
+            "%s: %d references have no hypothesis and are %s: %s", name, len(missing), what, shorten(missing)
+        )
+        if not drop_missing:
+            pairs += [(by_id[utterance], ()) for utterance in missing]
+    scored = []
+    for reference, tokens in pairs:
+        steps = tuple(align(reference.tokens, tokens, case_sensitive=case_sensitive))
+        scored.append(ScoredUtterance(reference.id, reference.speaker, steps, count(steps)))
+    return ScoreResult(Path(name).name, tuple(scored), missing, case_sensitive)
+
+
+def shorten(names: Sequence[str], most: int = 5) -> str:
+    """The first few names of a list, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

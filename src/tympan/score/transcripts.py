@@ -1,0 +1,131 @@
+"""Reading references and hypotheses: Kaldi `text` files and sclite `.trn` files, cut into the units to be scored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tympan.errors import UserError
+
+Unit = Literal["char", "word", "token", "mixed"]
+
+SPACE = "<space>"
+_TRN_LINE = re.compile(r"^(?P<text>.*)\((?P<id>[^()\s]+)\)\s*$")
+_SYMBOL = re.compile(r"<[^<>\s]+>")
+_CJK = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_MIXED = re.compile(rf"<[^<>\s]+>|[{_CJK}]|[^{_CJK}\s<]+|<")
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """What was said, or was heard, in one utterance."""
+
+    id: str
+    speaker: str
+    tokens: tuple[str, ...]
+
+
+def read_transcripts(
+    path: str | Path,
+    *,
+    unit: Unit | None = None,
+    utt2spk: dict[str, str] | None = None,
+    remove_space: bool = False,
+    removed_symbols: Collection[str] = (),
+) -> list[Transcript]:
+    """Every utterance of a file, in its order.
+
+    `unit` None takes the tokens as they stand between spaces. In a Kaldi text scored by character, a space is the
+    token `<space>` (as ESPnet2 counts) unless `remove_space`. In a .trn file the spaces only separate tokens.
+    """
+    path = Path(path)
+    is_trn = path.suffix == ".trn"
+    transcripts: list[Transcript] = []
+    seen: dict[str, int] = {}
+    faults: list[str] = []
+    for number, line in enumerate(_read_lines(path), start=1):
+        if not line.strip():
+            continue
+        entry = _split_trn(line) if is_trn else _split_kaldi(line)
+        if entry is None:
+            faults.append(f"{path}:{number}: no '(utterance-id)' at the end of the line")
+            continue
+        utterance, text = entry
+        if utterance in seen:
+            faults.append(f"{path}:{number}: utterance '{utterance}' stands already on line {seen[utterance]}")
+            continue
+        seen[utterance] = number
+        tokens = split_units(text, unit, keep_space=not (remove_space or is_trn))
+        kept = tuple(token for token in tokens if token not in removed_symbols)
+        transcripts.append(Transcript(utterance, _speaker_of(utterance, utt2spk), kept))
+    if faults:
+        raise UserError("\n".join(faults))
+    if not transcripts:
+        raise UserError(f"{path}: there is no utterance in this file")
+    return transcripts
+
+
+def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> list[str]:
+    """Cut a text into the units that are counted. A symbol such as <noise> is one unit everywhere."""
+    if unit == "char":
+        words = [_characters(word) for word in text.split()]
+        separator = [SPACE] if keep_space else []
+        return [token for n, word in enumerate(words) for token in (separator if n else []) + word]
+    if unit == "mixed":
+        return _MIXED.findall(text)
+    return text.split()
+
+
+def read_utt2spk(path: Path) -> dict[str, str]:
+    """The speaker of each utterance."""
+    speakers = {}
+    for number, line in enumerate(_read_lines(path), start=1):
+        columns = line.split()
+        if columns and len(columns) != 2:
+            raise UserError(f"{path}:{number}: {len(columns)} columns, expected 'utterance speaker'")
+        if columns:
+            speakers[columns[0]] = columns[1]
+    return speakers
+
+
+def _characters(word: str) -> list[str]:
+    tokens: list[str] = []
+    position = 0
+    for symbol in _SYMBOL.finditer(word):
+        tokens += list(word[position : symbol.start()]) + [symbol.group()]
+        position = symbol.end()
+    return tokens + list(word[position:])
+
+
+def _split_trn(line: str) -> tuple[str, str] | None:
+    match = _TRN_LINE.match(line)
+    return (match["id"], match["text"]) if match else None
+
+
+def _split_kaldi(line: str) -> tuple[str, str]:
+    utterance, _, text = line.strip().partition(" ")
+    if "\t" in utterance:
+        utterance, _, text = line.strip().partition("\t")
+    return utterance, text
+
+
+def _speaker_of(utterance: str, utt2spk: dict[str, str] | None) -> str:
+    """From utt2spk; else what stands before the first '-' (sclite's reading); else 'all'."""
+    if utt2spk is not None and utterance in utt2spk:
+        return utt2spk[utterance]
+    speaker, dash, _ = utterance.partition("-")
+    return speaker if dash and speaker else "all"
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise UserError(f"{path}: there is no such file") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name the file in it, e.g. {path / 'text'}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}); convert it, e.g. with iconv") from None
