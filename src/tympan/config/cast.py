@@ -1,0 +1,163 @@
+"""From what a user wrote to the type that an option wants: pydantic casts, this file adds ESPnet2's ways of writing."""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal, Union
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from tympan.config.yaml_text import WrittenFloat, parse_yaml
+from tympan.errors import UserError
+
+_NONE_WORDS = {"none", "null", "nil", "~"}
+_SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+
+
+class CastError(Exception):
+    """The value does not fit; the message says what was wanted and what was found."""
+
+
+def cast(value: Any, wanted: Any) -> Any:
+    """`value` as type `wanted`, or CastError."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if wanted is Any:
+        return _plain(value)
+    if origin in (Union, types.UnionType):
+        return _cast_union(value, wanted, arguments)
+    if origin in _SEQUENCES or wanted is list or (origin is tuple and arguments[-1:] == (Ellipsis,)):
+        return _cast_list(value, wanted, arguments[0] if arguments else Any)
+    if origin is tuple:
+        return _cast_tuple(value, wanted, arguments)
+    if wanted is dict or origin in (dict, collections.abc.Mapping):
+        if not isinstance(value, dict):
+            raise _refusal(value, wanted)
+        return {key: cast(item, arguments[1] if arguments else Any) for key, item in value.items()}
+    return _cast_scalar(value, wanted)
+
+
+def from_text(text: str, wanted: Any) -> Any:
+    """One command-line word as a value for `cast`: text stays text where text is wanted, else it is read as YAML."""
+    members = _members(wanted)
+    if text.lower() in _NONE_WORDS and type(None) in members:
+        return None
+    if any(_is_text(member) for member in members) and not text.startswith(("[", "{")):
+        return text
+    if any(typing.get_origin(member) is tuple for member in members) and not text.startswith("["):
+        return text
+    try:
+        return parse_yaml(text, "value").value
+    except UserError:
+        # A value such as `-` or `@x` is no YAML: as text it gets the message that says what was wanted.
+        return text
+
+
+def describe(wanted: Any) -> str:
+    """A type in words for messages and help."""
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is Literal:
+        return " | ".join("null" if item is None else str(item) for item in arguments)
+    if origin in (Union, types.UnionType):
+        return " | ".join(describe(item) for item in arguments)
+    if wanted is type(None):
+        return "null"
+    if origin in _SEQUENCES or wanted is list or (origin is tuple and arguments[-1:] == (Ellipsis,)):
+        return f"list of {describe(arguments[0])}" if arguments and arguments[0] is not Any else "list"
+    if origin is tuple:
+        return ",".join(describe(item) for item in arguments)
+    if wanted is dict or origin in (dict, collections.abc.Mapping):
+        return "mapping"
+    names = {str: "text", bool: "true | false", Path: "path", Any: "anything"}
+    return names.get(wanted, getattr(wanted, "__name__", str(wanted)))
+
+
+def _cast_union(value: Any, wanted: Any, members: tuple[Any, ...]) -> Any:
+    if type(None) in members and (value is None or (isinstance(value, str) and value.lower() in _NONE_WORDS)):
+        return None
+    candidates = [member for member in members if member is not type(None)]
+    if len(candidates) == 1:
+        try:
+            return cast(value, candidates[0])
+        except CastError:
+            raise _refusal(value, wanted) from None
+    plain = float(value) if isinstance(value, WrittenFloat) else value
+    exact = [member for member in candidates if type(plain) is member]
+    for member in exact + candidates:
+        try:
+            return cast(value, member)
+        except CastError:
+            continue
+    raise _refusal(value, wanted)
+
+
+def _cast_list(value: Any, wanted: Any, item_type: Any) -> list[Any]:
+    if isinstance(value, dict) or value is None:
+        raise _refusal(value, wanted)
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [cast(item, item_type) for item in items]
+
+
+def _cast_tuple(value: Any, wanted: Any, members: tuple[Any, ...]) -> tuple[Any, ...]:
+    """ESPnet2's `path,name,type`: the path may have commas of its own, so the split is from the right."""
+    if isinstance(value, str):
+        value = value.strip().removeprefix("(").removesuffix(")").rsplit(",", len(members) - 1)
+        value = [item.strip() for item in value]
+    if not isinstance(value, (list, tuple)) or len(value) != len(members):
+        raise _refusal(value, wanted)
+    return tuple(cast(item, member) for item, member in zip(value, members, strict=True))
+
+
+def _cast_scalar(value: Any, wanted: Any) -> Any:
+    if _is_text(wanted):
+        if isinstance(value, WrittenFloat):
+            value = value.text
+        elif isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+    is_number = wanted in (int, float)
+    if (is_number and isinstance(value, bool)) or (wanted is bool and type(value) in (int, float, WrittenFloat)):
+        raise _refusal(value, wanted)
+    try:
+        result = _adapter(wanted).validate_python(_plain(value))
+    except ValidationError:
+        raise _refusal(value, wanted) from None
+    return float(result) if wanted is float else result
+
+
+def _plain(value: Any) -> Any:
+    """Without the memory of how floats were written."""
+    if isinstance(value, WrittenFloat):
+        return float(value)
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+@functools.cache
+def _adapter(wanted: Any) -> TypeAdapter[Any]:
+    try:
+        return TypeAdapter(wanted, config=ConfigDict(arbitrary_types_allowed=True))
+    except Exception:
+        return TypeAdapter(wanted)
+
+
+def _members(wanted: Any) -> tuple[Any, ...]:
+    if typing.get_origin(wanted) in (Union, types.UnionType):
+        return typing.get_args(wanted)
+    return (wanted,)
+
+
+def _is_text(wanted: Any) -> bool:
+    is_words = typing.get_origin(wanted) is Literal and all(isinstance(item, str) for item in typing.get_args(wanted))
+    return wanted is str or wanted is Path or is_words
+
+
+def _refusal(value: Any, wanted: Any) -> CastError:
+    shown = "null" if value is None else str(value).lower() if isinstance(value, bool) else repr(_plain(value))
+    kinds = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping", list: "a list"}
+    kind = "a number" if isinstance(value, float) else kinds.get(type(value), "")
+    note = "" if value is None or isinstance(value, bool) else f" ({kind})" if kind else ""
+    return CastError(f"wants {describe(wanted)}, found {shown}{note}")

@@ -1,0 +1,183 @@
+"""The command line as values: `--option value`, lists that may be repeated, `*_conf key=value`."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tympan.config.cast import _members, from_text
+from tympan.config.mistakes import Mistakes, did_you_mean, nearest
+from tympan.config.option import Option
+from tympan.config.registry import merged
+from tympan.config.yaml_text import parse_yaml
+from tympan.errors import UserError
+
+SWITCHES = ("help", "print_config")
+_BOOLEANS = {"true", "false", "yes", "no", "on", "off", "1", "0"}
+
+
+@dataclass
+class CommandLine:
+    """What was typed."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    configs: list[str] = field(default_factory=list)
+    switches: set[str] = field(default_factory=set)
+
+
+def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistakes: Mistakes) -> CommandLine:
+    """Sort `argv` into values, config files and switches; mistakes are noted, not raised."""
+    words = list(argv)
+    line = CommandLine()
+    texts: dict[str, list[list[str]]] = {}
+    loose: list[str] = []
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            loose += words
+            break
+        if not word.startswith("--") and word != "-h":
+            loose.append(word)
+            continue
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if name in ("help", "-h", "print_config"):
+            line.switches.add("help" if name == "-h" else name)
+            if name == "print_config" and words and words[0].lower() in _BOOLEANS:
+                if from_text(words.pop(0), bool) is False:
+                    line.switches.discard(name)
+            continue
+        option = options.get(name)
+        if name != "config" and (option is None or option.extra.positional):
+            mistakes.add("", _unknown(name, options))
+            if not has_value:
+                _drop_values(words)
+            continue
+        given = [value] if has_value else _take_values(words, option)
+        if name == "config":
+            line.configs += given
+            if not given:
+                mistakes.add("--config", "a YAML file must follow")
+        else:
+            texts.setdefault(name, []).append(given)
+    for name, occurrences in texts.items():
+        _read_option(options[name], occurrences, line, mistakes)
+    _read_positionals([item for item in options.values() if item.extra.positional], loose, line, mistakes)
+    return line
+
+
+def _unknown(name: str, options: Mapping[str, Option]) -> str:
+    underscored = name.replace("-", "_")
+    known = [*options, *SWITCHES, "config"]
+    if underscored != name and underscored in known:
+        return f"unknown option '--{name}': option names are written with '_'. Use '--{underscored}'"
+    near = nearest(name, known)
+    return f"unknown option '--{name}'." + (f" Did you mean '--{near}'?" if near else " '--help' lists the options")
+
+
+def _drop_values(words: list[str]) -> None:
+    while words and not words[0].startswith("--"):
+        words.pop(0)
+
+
+def _take_values(words: list[str], option: Option | None) -> list[str]:
+    if option is None:
+        most = 1
+    else:
+        members = [typing.get_origin(member) or member for member in _members(option.type)]
+        if bool in members and len(members) == 1:
+            return [words.pop(0)] if words and words[0].lower() in _BOOLEANS else ["true"]
+        most = 10**6 if any(member in (list, tuple) for member in members) else 1
+    taken: list[str] = []
+    while words and len(taken) < most and not words[0].startswith("--"):
+        taken.append(words.pop(0))
+    return taken
+
+
+def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine, mistakes: Mistakes) -> None:
+    origins = {typing.get_origin(member) or member for member in _members(option.type)}
+    is_list = list in origins
+    if not is_list and any(not given for given in occurrences):
+        mistakes.add(option.flag, "a value must follow")
+        return
+    try:
+        if option.is_conf:
+            line.values[option.name] = _read_conf(option, [text for given in occurrences for text in given])
+        elif is_list:
+            line.values[option.name] = _read_list(option, [text for given in occurrences for text in given])
+        elif tuple in origins:
+            last = occurrences[-1]
+            line.values[option.name] = last if len(last) > 1 else from_text(last[0], option.type)
+        else:
+            line.values[option.name] = from_text(occurrences[-1][0], option.type)
+    except UserError as error:
+        mistakes.add(option.flag, str(error))
+
+
+def _read_list(option: Option, texts: list[str]) -> Any:
+    """Each word is an item, or a YAML list of items; a lone word may also be what the list type has beside it (null)."""
+    members = _members(option.type)
+    if len(texts) == 1 and len(members) > 1:
+        value = from_text(texts[0], option.type)
+        if value is None or not isinstance(value, list):
+            return value
+    item_type: Any = next((typing.get_args(item) for item in members if typing.get_origin(item) is list), (Any,))[0]
+    items: list[Any] = []
+    for text in texts:
+        value = from_text(text, item_type)
+        # `[a, b]` lists items; for items that are triples themselves, `[a, b, c]` is one.
+        if isinstance(value, list) and not (typing.get_origin(item_type) is tuple and not _is_nested(value)):
+            items += value
+        else:
+            items.append(value)
+    return items
+
+
+def _is_nested(value: list[Any]) -> bool:
+    return any(isinstance(item, list) for item in value) or not value
+
+
+def _read_conf(option: Option, texts: list[str]) -> dict[str, Any] | None:
+    result: dict[str, Any] | None = {}
+    for text in texts:
+        if text.lower() in ("none", "null"):
+            result = None
+            continue
+        key, is_pair, value = text.partition("=")
+        if not is_pair or text.lstrip().startswith("{"):
+            mapping = parse_yaml(text, option.flag).value
+            if not isinstance(mapping, dict):
+                raise UserError(f"wants key=value or \"{{key: value}}\", found '{text}'")
+        else:
+            mapping = parse_value(value)
+            for part in reversed(key.strip().split(".")):
+                mapping = {part: mapping}
+        result = merged(result or {}, mapping)
+    return result
+
+
+def parse_value(text: str) -> Any:
+    """A value inside a `*_conf`: YAML, and text where that is no YAML."""
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return parse_yaml(text, "value").value
+    except UserError:
+        return text
+
+
+def _read_positionals(positionals: list[Option], words: list[str], line: CommandLine, mistakes: Mistakes) -> None:
+    left = list(words)
+    for index, option in enumerate(positionals):
+        is_list = any((typing.get_origin(member) or member) is list for member in _members(option.type))
+        if is_list:
+            after = sum(item.is_required for item in positionals[index + 1 :])
+            taken, left = left[: len(left) - after], left[max(0, len(left) - after) :]
+            if taken:
+                line.values[option.name] = _read_list(option, taken)
+        elif left:
+            line.values[option.name] = from_text(left.pop(0), option.type)
+    for word in left:
+        known = [item.name for item in positionals]
+        mistakes.add("", f"'{word}' was not expected here.{did_you_mean(word, known)} Options begin with '--'")

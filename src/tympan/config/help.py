@@ -1,0 +1,61 @@
+"""`--help`: argparse lays the text out, the options say what stands in it."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from tympan.config.cast import describe
+from tympan.config.option import Option
+
+
+def help_text(options: Mapping[str, Option], *, prog: str, description: str | None) -> str:
+    """The options in their groups, each with its choices or type and its default."""
+    parser = argparse.ArgumentParser(
+        prog=prog, description=description, add_help=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.usage = " ".join([prog, *(_usage(item) for item in options.values() if item.extra.positional), "[options]"])
+    general = parser.add_argument_group("general")
+    general.add_argument("--help", action="store_true", help="show this text")
+    general.add_argument("--config", metavar="FILE.yaml", help="options from a file; may be repeated, later ones win")
+    general.add_argument("--print_config", action="store_true", help="print all options as YAML and stop")
+    groups: dict[str, Any] = {}
+    for item in options.values():
+        group = groups.get(item.extra.group) or parser.add_argument_group(item.extra.group)
+        groups[item.extra.group] = group
+        name = item.name if item.extra.positional else item.flag
+        group.add_argument(name, metavar=_metavar(item), help=_help(item))
+    return parser.format_help()
+
+
+def _usage(item: Option) -> str:
+    return item.flag if item.is_required else f"[{item.flag}]"
+
+
+def _metavar(item: Option) -> str:
+    if item.extra.positional:
+        return item.flag
+    if item.extra.registry is not None:
+        return "NAME"
+    return "KEY=VALUE" if item.is_conf else describe(item.type).replace(" ", "")
+
+
+def _help(item: Option) -> str:
+    text = item.extra.help
+    if item.extra.registry is not None:
+        text += f" ({', '.join(item.extra.registry.names())}; or package.module:Class)"
+    if item.is_required or item.is_conf:
+        return text.replace("%", "%%")
+    return f"{text} [{_show(item.default)}]".lstrip().replace("%", "%%")
+
+
+def _show(value: Any) -> str:
+    if value is None or value is dataclasses.MISSING:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_show(item) if not isinstance(item, tuple) else ",".join(item) for item in value) or "none"
+    return str(value)

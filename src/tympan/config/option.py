@@ -1,0 +1,110 @@
+"""Options are fields of a frozen dataclass; this file says what more than name, type and default a field may carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from dataclasses import dataclass, field
+from typing import Any
+
+from tympan.config.registry import Registry
+
+_KEY = "tympan"
+_NONE: Any = dataclasses.MISSING
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What `option` and its siblings hang on a field."""
+
+    help: str
+    group: str = "options"
+    positional: bool = False
+    registry: Registry | None = None
+    conf_of: str | None = None
+    target: str | None = None
+    not_yet: str | None = None
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as the parser sees it."""
+
+    name: str
+    type: Any
+    default: Any
+    extra: Extra
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is dataclasses.MISSING
+
+    @property
+    def is_conf(self) -> bool:
+        """A dict option: merged key by key."""
+        return self.extra.conf_of is not None or self.extra.target is not None or _is_dict(self.type)
+
+    @property
+    def flag(self) -> str:
+        """The option as a user types it."""
+        return self.name.upper() if self.extra.positional else f"--{self.name}"
+
+
+def argument(default: Any = _NONE, *, help: str) -> Any:
+    """A positional argument; `list[...]` takes one or more (none too, if it has a default)."""
+    return _field(default, Extra(help, group="arguments", positional=True))
+
+
+def option(default: Any = _NONE, *, help: str, group: str = "options") -> Any:
+    """An option `--name`; without a default it must be given."""
+    return _field(default, Extra(help, group=group))
+
+
+def choice(registry: Registry, default: str | None, *, help: str, group: str) -> Any:
+    """The name of a class in `registry`, or `package.module:Class`."""
+    return _field(default, Extra(help, group=group, registry=registry))
+
+
+def conf_of(name: str, *, help: str, group: str) -> Any:
+    """The keyword arguments of the class that option `name` chooses: its defaults come from the class itself."""
+    return _field({}, Extra(help, group=group, conf_of=name))
+
+
+def conf_for(target: str, *, help: str, group: str) -> Any:
+    """The keyword arguments of the one class `"module:Class"`."""
+    return _field({}, Extra(help, group=group, target=target))
+
+
+def not_yet(default: Any, *, instead: str) -> Any:
+    """An option that ESPnet2 has and Tympan has not: taken at ESPnet2's default, refused otherwise."""
+    return _field(default, Extra(instead, group="ESPnet2 options that Tympan does not have yet", not_yet=instead))
+
+
+def options_of(schema: type[Any]) -> dict[str, Option]:
+    """The options of a dataclass, in their order. Fields made with plain defaults are options without help."""
+    types = typing.get_type_hints(schema)
+    found = {}
+    for item in dataclasses.fields(schema):
+        default = item.default
+        if item.default_factory is not dataclasses.MISSING:
+            default = item.default_factory()
+        extra = item.metadata.get(_KEY, Extra(help=""))
+        found[item.name] = Option(item.name, types[item.name], default, extra)
+    return found
+
+
+def _field(default: Any, extra: Extra) -> Any:
+    metadata = {_KEY: extra}
+    if isinstance(default, (list, dict)):
+        return field(default_factory=lambda: _copy(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, list) else value
+
+
+def _is_dict(annotation: Any) -> bool:
+    return annotation is dict or typing.get_origin(annotation) is dict

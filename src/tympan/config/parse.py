@@ -1,0 +1,79 @@
+"""One parser for every command: defaults, then `--config` files from left to right, then the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tympan.config.command_line import read_command_line
+from tympan.config.help import help_text
+from tympan.config.mistakes import Mistakes
+from tympan.config.option import options_of
+from tympan.config.resolve import PLAIN, Layer, Rules, resolve
+from tympan.config.signature import REQUIRED
+from tympan.config.yaml_text import dump_yaml, read_yaml
+from tympan.errors import UserError
+
+Schema = TypeVar("Schema")
+
+
+def parse_args(
+    schema: type[Schema],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    description: str | None = None,
+    rules: Rules = PLAIN,
+) -> Schema:
+    """The options of a command. `--help` and `--print_config` print and exit; mistakes are one UserError."""
+    options = options_of(schema)
+    mistakes = Mistakes()
+    line = read_command_line(sys.argv[1:] if argv is None else argv, options, mistakes)
+    if "help" in line.switches:
+        print(help_text(options, prog=prog, description=description), end="")
+        raise SystemExit(0)
+    layers = []
+    for path in line.configs:
+        try:
+            layers.append(read_layer(Path(path), rules))
+        except UserError as error:
+            mistakes.add("", str(error))
+    layers.append(Layer(line.values, lambda path: options[path[0]].flag))
+    is_print = "print_config" in line.switches
+    config = resolve(schema, layers, rules=rules, mistakes=mistakes, is_complete=not is_print)
+    if is_print:
+        print(dump_config(config), end="")
+        raise SystemExit(0)
+    return config
+
+
+def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
+    """A YAML file of options."""
+    document = read_yaml(path)
+    if document.value is None:
+        document.value = {}
+    if not isinstance(document.value, dict):
+        raise UserError(f"{path}: must be a mapping of options to values, found {type(document.value).__name__}")
+    if rules.translate is not None:
+        document = rules.translate(document)
+    values = {key: item for key, item in document.value.items() if key not in rules.ignored}
+    return Layer(values, document.where)
+
+
+def dump_config(config: Any) -> str:
+    """The YAML of `--print_config`: every option, as it was resolved."""
+    values = {item.name: getattr(config, item.name) for item in dataclasses.fields(config)}
+    return dump_yaml(_as_yaml({key: item for key, item in values.items() if item is not REQUIRED}))
+
+
+def _as_yaml(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return _as_yaml(dataclasses.asdict(value))
+    if isinstance(value, Mapping):
+        return {str(key): _as_yaml(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_as_yaml(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

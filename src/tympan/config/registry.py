@@ -1,0 +1,135 @@
+"""Names for classes: what `--encoder conformer` stands for, imported only when it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tympan.config.cast import CastError, cast
+from tympan.config.mistakes import Mistakes, did_you_mean
+from tympan.config.signature import REQUIRED, Parameter, import_class, read_signature
+from tympan.errors import UserError
+
+
+class Registry:
+    """Case-insensitive names of `"module:Class"` strings; `package.module:Class` itself is a name too.
+
+    `supplied` are parameters that the builder passes (sizes, the model's parameters): no key of a configuration.
+    `defaults` replaces defaults of a class that is not ours by ESPnet2's.
+    `not_yet` are ESPnet2's names that Tympan has not, with what to use instead.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        targets: Mapping[str, str],
+        *,
+        supplied: Iterable[str] = (),
+        defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        not_yet: Mapping[str, str] | None = None,
+    ) -> None:
+        self.kind = kind
+        self._targets = dict(targets)
+        self._supplied = frozenset(supplied)
+        self._defaults = dict(defaults or {})
+        self._not_yet = dict(not_yet or {})
+
+    def names(self) -> list[str]:
+        """The names, in the order of registration."""
+        return list(self._targets)
+
+    def canonical(self, name: str) -> str:
+        """The name as it is registered; UserError if it is not."""
+        if is_import(name):
+            return name
+        lowered = name.lower()
+        if lowered in self._targets:
+            return lowered
+        if lowered in self._not_yet:
+            raise UserError(f"ESPnet2's {self.kind} '{name}' is not in Tympan yet; {self._not_yet[lowered]}")
+        allowed = ", ".join(self._targets) or "none"
+        raise UserError(
+            f"there is no {self.kind} '{name}'.{did_you_mean(name, self._targets)} Known: {allowed}; or package.module:Class"
+        )
+
+    def target(self, name: str) -> str:
+        """The `"module:Class"` of a name."""
+        canonical = self.canonical(name)
+        return self._targets.get(canonical, canonical)
+
+    def get_class(self, name: str) -> type[Any]:
+        """Import the class."""
+        return import_class(self.target(name))
+
+    def parameters(self, name: str) -> dict[str, Parameter]:
+        """The keys that the class's `*_conf` may have."""
+        changed = self._defaults.get(self.canonical(name), {})
+        return {
+            key: Parameter(parameter.type, changed.get(key, parameter.default))
+            for key, parameter in read_signature(self.target(name)).items()
+            if key not in self._supplied
+        }
+
+    def build(self, name: str, conf: Mapping[str, Any] | None = None, /, *args: Any, **sizes: Any) -> Any:
+        """Construct: `conf` is checked and completed, `args` and `sizes` are what only the builder knows."""
+        mistakes = Mistakes()
+        parameters = self.parameters(name)
+        known = {key: item for key, item in (conf or {}).items() if key not in sizes}
+        values = complete(
+            known, parameters, owner=f"{self.kind} '{self.canonical(name)}'", mistakes=mistakes, where=str
+        )
+        for key, parameter in parameters.items():
+            if parameter.default is REQUIRED and key not in values and key not in sizes:
+                mistakes.add(key, f"the {self.kind} '{self.canonical(name)}' needs it")
+        mistakes.check()
+        values = {key: item for key, item in values.items() if key not in sizes}
+        return self.get_class(name)(*args, **values, **sizes)
+
+
+def is_import(name: str) -> bool:
+    """Whether a name is `package.module:Class`, a class of the user's own."""
+    return ":" in name
+
+
+def complete(
+    given: Mapping[str, Any],
+    parameters: Mapping[str, Parameter],
+    *,
+    owner: str,
+    mistakes: Mistakes,
+    where: Any,
+) -> dict[str, Any]:
+    """The defaults with `given` merged over them, every value cast; what is wrong goes to `mistakes`.
+
+    `where` makes a place for messages of a key.
+    """
+    result = {}
+    for key, parameter in parameters.items():
+        if key in given:
+            value = given[key]
+            if isinstance(value, Mapping) and isinstance(parameter.default, Mapping):
+                value = merged(parameter.default, value)
+        elif parameter.default is REQUIRED:
+            continue
+        else:
+            value = parameter.default
+        try:
+            result[key] = value if key not in given and value is None else cast(value, parameter.type)
+        except CastError as error:
+            mistakes.add(where(key), str(error))
+    for key in given:
+        if key not in parameters:
+            known = ", ".join(parameters) or "none"
+            hint = did_you_mean(key, parameters) or f" Its keys: {known}"
+            mistakes.add(where(key), f"the {owner} has no key '{key}'.{hint}")
+    return result
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` laid on `base`, key by key at every depth."""
+    result = dict(base)
+    for key, value in over.items():
+        below = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[key] = merged(below, value) if both else value  # type: ignore[arg-type]
+    return result

@@ -1,0 +1,203 @@
+"""From layers of given options to one checked configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tympan.config.cast import CastError, cast
+from tympan.config.mistakes import Mistakes, nearest
+from tympan.config.option import Option, options_of
+from tympan.config.registry import complete
+from tympan.config.signature import REQUIRED, Parameter, read_signature
+from tympan.config.yaml_text import Document
+from tympan.errors import UserError
+
+Schema = TypeVar("Schema")
+KeyPath = tuple[str, ...]
+Where = Callable[[str], str]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Options from one source; `where` makes the place of a key for messages."""
+
+    values: Mapping[str, Any]
+    where: Callable[[KeyPath], str]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a command adds to the plain reading of its options.
+
+    `translate` turns a file of another toolkit into ours; `ignored` are keys that a file may have and nothing reads;
+    `lacking` are ESPnet2's keys of a `*_conf` that our class has not, by `option:class`, with ESPnet2's defaults;
+    `check` finds options that exclude or need each other.
+    """
+
+    translate: Callable[[Document], Document] | None = None
+    ignored: frozenset[str] = frozenset()
+    lacking: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    check: Callable[[Mapping[str, Any], Where, Mistakes], None] | None = None
+
+
+PLAIN = Rules()
+
+
+def resolve(
+    schema: type[Schema],
+    layers: Sequence[Layer],
+    *,
+    rules: Rules = PLAIN,
+    mistakes: Mistakes | None = None,
+    is_complete: bool = True,
+) -> Schema:
+    """Lay the layers over the defaults, cast, complete every `*_conf` and check; all mistakes in one UserError.
+
+    An incomplete configuration (what `--print_config` shows) may lack what has no default.
+    """
+    return schema(**_Resolver(schema, layers, rules, mistakes or Mistakes(), is_complete).run())
+
+
+class _Resolver:
+    def __init__(
+        self, schema: type[Any], layers: Sequence[Layer], rules: Rules, mistakes: Mistakes, is_complete: bool
+    ) -> None:
+        self.options = options_of(schema)
+        self.rules = rules
+        self.mistakes = mistakes
+        self.is_complete = is_complete
+        self.given: dict[str, Any] = {}
+        self.origin: dict[KeyPath, str] = {}
+        self.values: dict[str, Any] = {}
+        for layer in layers:
+            self._add(layer)
+
+    def run(self) -> dict[str, Any]:
+        for option in self.options.values():
+            if not option.is_conf:
+                self.values[option.name] = self._value(option)
+        for option in self.options.values():
+            if option.is_conf:
+                self.values[option.name] = self._conf(option)
+            if self.is_complete and self.values[option.name] is REQUIRED:
+                self.mistakes.add("", f"{option.flag} must be given ({option.extra.help})")
+        if self.rules.check is not None and not self.mistakes.found:
+            self.rules.check(self.values, self._where, self.mistakes)
+        self.mistakes.check()
+        return {name: self.values[name] for name in self.options}
+
+    def _where(self, *path: str) -> str:
+        """The place of an option or a key in it, named unless the place itself names it."""
+        place = self.origin.get(path) or self.origin.get(path[:1]) or self.options[path[0]].flag
+        if place == self.options[path[0]].flag:
+            return " ".join([place, *path[1:]])
+        return f"{place}: {'.'.join(path)}"
+
+    def _add(self, layer: Layer) -> None:
+        for name, value in layer.values.items():
+            if name not in self.options:
+                near = nearest(name, self.options)
+                hint = f" Did you mean '{near}'?" if near else ""
+                self.mistakes.add(layer.where((name,)), f"unknown option '{name}'.{hint}")
+            elif self.options[name].is_conf and (isinstance(value, Mapping) or value is None):
+                self.given[name] = self._overlay(self.given.get(name), value, (name,), layer)
+            else:
+                self.given[name] = value
+                self.origin[(name,)] = layer.where((name,))
+
+    def _overlay(self, below: Any, over: Mapping[str, Any] | None, path: KeyPath, layer: Layer) -> dict[str, Any]:
+        """`over` on `below`, key by key at any depth; a null takes back what the layers below gave."""
+        self.origin[path] = layer.where(path)
+        result = dict(below) if isinstance(below, dict) and over is not None else {}
+        for key, value in (over or {}).items():
+            if isinstance(value, Mapping):
+                result[key] = self._overlay(result.get(key), value, (*path, key), layer)
+            else:
+                result[key] = value
+                self.origin[(*path, key)] = layer.where((*path, key))
+        return result
+
+    def _value(self, option: Option) -> Any:
+        if option.name not in self.given:
+            return option.default
+        where = self._where(option.name)
+        try:
+            value = cast(self.given[option.name], option.type)
+            if option.extra.registry is not None and value is not None:
+                value = option.extra.registry.canonical(value)
+        except (CastError, UserError) as error:
+            self.mistakes.add(where, str(error))
+            return option.default
+        if option.extra.not_yet is not None and value != option.default:
+            self.mistakes.add(where, f"ESPnet2 has this option, Tympan does not have it yet; {option.extra.not_yet}")
+        return value
+
+    def _conf(self, option: Option) -> Any:
+        given = self.given.get(option.name, {})
+        if not isinstance(given, dict):
+            self.mistakes.add(self._where(option.name), f"wants a mapping, found {given!r}")
+            return {}
+        if option.extra.conf_of is None and option.extra.target is None:
+            return self._free_conf(option, given)
+        try:
+            owner, parameters = self._parameters(option)
+        except UserError as error:
+            self.mistakes.add(self._where(option.name), str(error))
+            return {}
+        if parameters is None:
+            if given:
+                self.mistakes.add(self._where(option.name), f"has keys, but {option.extra.conf_of} is null")
+            return {}
+        result = complete(
+            self._without_lacking(option, owner, given, parameters),
+            parameters,
+            owner=owner,
+            mistakes=self.mistakes,
+            where=lambda key: self._where(option.name, key),
+        )
+        if self.is_complete:
+            for key, parameter in parameters.items():
+                if parameter.default is REQUIRED and key not in given:
+                    self.mistakes.add(self._where(option.name), f"the {owner} needs the key '{key}'")
+        return result
+
+    def _free_conf(self, option: Option, given: dict[str, Any]) -> Any:
+        if option.extra.not_yet is not None and given != (option.default or {}):
+            self.mistakes.add(
+                self._where(option.name),
+                f"ESPnet2 has this option, Tympan does not have it yet; {option.extra.not_yet}",
+            )
+        if not given:
+            return option.default
+        try:
+            return cast(given, option.type)
+        except CastError as error:
+            self.mistakes.add(self._where(option.name), str(error))
+            return option.default
+
+    def _parameters(self, option: Option) -> tuple[str, dict[str, Parameter] | None]:
+        if option.extra.target is not None:
+            return option.name.removesuffix("_conf"), read_signature(option.extra.target)
+        chooser = self.options[option.extra.conf_of or ""]
+        name = self.values[chooser.name]
+        if name is None or chooser.extra.registry is None:
+            return option.name, None
+        return f"{chooser.extra.registry.kind} '{name}'", chooser.extra.registry.parameters(name)
+
+    def _without_lacking(
+        self, option: Option, owner: str, given: dict[str, Any], parameters: Mapping[str, Parameter]
+    ) -> dict[str, Any]:
+        """Drop keys that only ESPnet2's class has, if they stand at its default: its weights need them no other way."""
+        chosen = self.values.get(option.extra.conf_of or "", "")
+        lacking = self.rules.lacking.get(f"{option.name}:{chosen}", {})
+        kept = {}
+        for key, value in given.items():
+            if key in parameters or key not in lacking:
+                kept[key] = value
+            elif value != lacking[key]:
+                where = self._where(option.name, key)
+                self.mistakes.add(where, f"ESPnet2's {owner} has this key, Tympan's does not have it yet")
+        return kept

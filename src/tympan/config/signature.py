@@ -1,0 +1,238 @@
+"""The keys that a `*_conf` may have: the parameters of a class's `__init__`, with types and defaults.
+
+Read from the source where that is enough, because importing torch for `--print_config` would take most of its time;
+otherwise the class is imported and inspected. A test holds the two readings against each other.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import importlib
+import importlib.util
+import inspect
+import sys
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tympan.errors import UserError
+
+REQUIRED: Any = dataclasses.MISSING
+
+# Types that no configuration can hold: they are left out of unions, and their parameters are left to the builder.
+_NOT_CONFIGURABLE = {"Tensor", "torch.Tensor", "nn.Module", "torch.nn.Module", "Module", "ParamsT", "Optimizer"}
+_SIMPLE: dict[str, Any] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": bool,
+    "dict": dict,
+    "list": list,
+    "None": type(None),
+    "Any": Any,
+    "Path": Path,
+    "object": Any,
+}
+_GENERIC = {"list": list, "List": list, "Sequence": list, "Iterable": list, "dict": dict, "Dict": dict, "Mapping": dict}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One key: its type and its default (REQUIRED if it has none)."""
+
+    type: Any
+    default: Any = REQUIRED
+
+
+class _Unreadable(Exception):
+    """The source alone does not tell; import the class instead."""
+
+
+@functools.cache
+def read_signature(target: str) -> dict[str, Parameter]:
+    """The parameters of `"module:Class"`."""
+    try:
+        return signature_from_source(target)
+    except _Unreadable:
+        return signature_from_class(import_class(target))
+
+
+def import_class(target: str) -> type[Any]:
+    """Import `"module:Class"`."""
+    module_name, _, class_name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise UserError(f"'{target}': there is no module '{error.name}' on the Python path") from None
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        raise UserError(f"'{target}': the module '{module_name}' has no class '{class_name}'")
+    return found
+
+
+def signature_from_class(found: type[Any]) -> dict[str, Parameter]:
+    """By inspection."""
+    parameters = inspect.signature(found.__init__).parameters  # type: ignore[misc]
+    try:
+        hints = typing.get_type_hints(found.__init__)  # type: ignore[misc]
+    except NameError:
+        hints = {}
+    result = {}
+    for name, parameter in list(parameters.items())[1:]:
+        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            continue
+        default = REQUIRED if parameter.default is parameter.empty else parameter.default
+        result[name] = Parameter(_without_tensors(hints.get(name), default), _as_value(default))
+    return result
+
+
+def signature_from_source(target: str) -> dict[str, Parameter]:
+    """By reading the file; _Unreadable where it takes more than literals and simple types."""
+    module_name, _, class_name = target.partition(":")
+    source = _source_file(module_name)
+    if source is None:
+        raise _Unreadable
+    for node in _parse(source).body:
+        if isinstance(node, ast.ClassDef) and node.name == class_name:
+            for item in node.body:
+                if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+                    return _read_arguments(item.args)
+    raise _Unreadable
+
+
+def _read_arguments(arguments: ast.arguments) -> dict[str, Parameter]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    missing: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    pairs = list(zip(positional, [*missing, *arguments.defaults], strict=True))[1:]
+    pairs += list(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
+    result = {}
+    for argument, default_node in pairs:
+        default = REQUIRED
+        if default_node is not None:
+            try:
+                default = ast.literal_eval(default_node)
+            except ValueError:
+                raise _Unreadable from None
+        annotation = None if argument.annotation is None else _type_of(argument.annotation)
+        result[argument.arg] = Parameter(_or_from_default(annotation, default), _as_value(default))
+    return result
+
+
+def _type_of(node: ast.expr) -> Any:
+    """A type from its source: None where no configuration can hold it."""
+    if isinstance(node, ast.Constant):
+        if node.value is None:
+            return type(None)
+        if isinstance(node.value, str):
+            return _type_of(ast.parse(node.value, mode="eval").body)
+    if isinstance(node, ast.Name | ast.Attribute):
+        name = ast.unparse(node)
+        if name in _NOT_CONFIGURABLE:
+            return None
+        if name.rpartition(".")[2] in _SIMPLE:
+            return _SIMPLE[name.rpartition(".")[2]]
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _union([_type_of(node.left), _type_of(node.right)])
+    if isinstance(node, ast.Subscript):
+        return _generic(ast.unparse(node.value).rpartition(".")[2], node.slice)
+    raise _Unreadable
+
+
+def _generic(name: str, node: ast.expr) -> Any:
+    items = node.elts if isinstance(node, ast.Tuple) else [node]
+    if name == "Literal":
+        try:
+            return typing.Literal[tuple(ast.literal_eval(item) for item in items)]
+        except ValueError:
+            raise _Unreadable from None
+    members = [... if isinstance(item, ast.Constant) and item.value is ... else _type_of(item) for item in items]
+    if name == "Optional":
+        return _union([*members, type(None)])
+    if name == "Union":
+        return _union(members)
+    if None in members:
+        return None
+    if name in ("tuple", "Tuple"):
+        return tuple[tuple(members)]  # type: ignore[misc]
+    if name in _GENERIC:
+        return _GENERIC[name][tuple(members) if len(members) > 1 else members[0]]
+    raise _Unreadable
+
+
+def _union(members: list[Any]) -> Any:
+    known = [member for member in members if member is not None]
+    return typing.Union[tuple(known)] if known else None
+
+
+def _without_tensors(annotation: Any, default: Any) -> Any:
+    """What `_type_of` gives, from the type itself."""
+    return _or_from_default(None if annotation is None else _known(annotation), default)
+
+
+def _known(annotation: Any) -> Any:
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _union([_known(member) for member in arguments])
+    if origin is typing.Literal or not arguments:
+        is_foreign = getattr(annotation, "__module__", "").partition(".")[0] == "torch"
+        return None if is_foreign or annotation is inspect.Parameter.empty else annotation
+    if origin.__module__ == "collections.abc" and origin.__name__ not in _GENERIC:
+        return None
+    members = [member if member is ... else _known(member) for member in arguments]
+    if None in members:
+        return None
+    name = origin.__name__
+    if name == "tuple":
+        return tuple[tuple(members)]  # type: ignore[misc]
+    return _GENERIC[name][tuple(members) if len(members) > 1 else members[0]] if name in _GENERIC else annotation
+
+
+def _or_from_default(annotation: Any, default: Any) -> Any:
+    """An unannotated parameter has the type of its default, if that tells anything."""
+    if annotation is not None:
+        return annotation
+    if isinstance(default, bool | int | float | str):
+        return float if isinstance(default, int) and not isinstance(default, bool) else type(default)
+    return Any
+
+
+def _as_value(default: Any) -> Any:
+    """As YAML can hold it: enumerations by value, tuples as they are."""
+    if default is REQUIRED or default is None or isinstance(default, bool | int | float | str | list | tuple | dict):
+        return default
+    if dataclasses.is_dataclass(default) and not isinstance(default, type):
+        return dataclasses.asdict(default)
+    raise TypeError(f"a configurable default must be plain data, not {default!r}")
+
+
+@functools.cache
+def _parse(source: Path) -> ast.Module:
+    return ast.parse(source.read_text(encoding="utf-8"))
+
+
+def _source_file(module_name: str) -> Path | None:
+    """Where a module's source lies, without importing its parents (find_spec would)."""
+    if module_name in sys.modules:
+        file = getattr(sys.modules[module_name], "__file__", None)
+        return Path(file) if file and file.endswith(".py") else None
+    top, *rest = module_name.split(".")
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return None
+    if spec is None:
+        return None
+    if not rest:
+        return Path(spec.origin) if spec.origin and spec.origin.endswith(".py") else None
+    for location in spec.submodule_search_locations or []:
+        base = Path(location, *rest)
+        for candidate in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+            if candidate.is_file():
+                return candidate
+    return None
