@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import pytest
 from hypothesis import given
@@ -16,7 +16,7 @@ TOKENS = st.lists(st.sampled_from("abcA"), max_size=7)
 def cheapest(ref: list[str], hyp: list[str]) -> int:
     """4 for a substitution, 3 for a gap, by plain recursion."""
 
-    @lru_cache(maxsize=None)
+    @cache
     def cost(i: int, j: int) -> int:
         if not i or not j:
             return 3 * (i + j)

@@ -42,10 +42,8 @@ def test_page_equals_sclite(golden: Path, name: str, result: str, case_sensitive
 @pytest.mark.parametrize("name", ["set1", "set2"])
 def test_alignments_equal_sclite_to_the_byte(golden: Path, name: str) -> None:
     folder = golden / "sclite" / name
-    start = "DUMP OF SYSTEM ALIGNMENT"
-    ours, theirs = (
-        text.partition(start)[2].rstrip() for text in (render(scored(folder)), (folder / "result.txt").read_text())
-    )
+    pages = (render(scored(folder)), (folder / "result.txt").read_text(encoding="utf-8"))
+    ours, theirs = (page.partition("DUMP OF SYSTEM ALIGNMENT")[2].rstrip() for page in pages)
     assert ours == theirs
 
 

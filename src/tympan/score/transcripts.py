@@ -95,7 +95,7 @@ def _characters(word: str) -> list[str]:
     tokens: list[str] = []
     position = 0
     for symbol in _SYMBOL.finditer(word):
-        tokens += list(word[position : symbol.start()]) + [symbol.group()]
+        tokens += [*word[position : symbol.start()], symbol.group()]
         position = symbol.end()
     return tokens + list(word[position:])
 

@@ -1,0 +1,71 @@
+"""Write report.html: where a recogniser goes wrong, to look at and to listen to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import argument, option, parse_args
+
+
+@dataclass(frozen=True)
+class Options:
+    ref: Path = argument(help="reference: a Kaldi `text` file, or sclite's .trn")
+    hyp: Path = argument(help="hypothesis, in either format")
+    compare: Path | None = option(None, help="a second hypothesis, shown side by side")
+    output: Path = option(Path("report.html"), help="the page to write")
+    title: str | None = option(None, help="its heading (default: the hypothesis' path)")
+    data_dir: Path | None = option(None, help="Kaldi-style data directory with the audio (wav.scp, segments)")
+    embed_audio: bool = option(False, help="put the sound into the page; otherwise it links to the files")
+    spectrograms: int = option(500, help="at most so many, of the utterances with the most errors")
+    unit: Literal["char", "word", "token", "mixed"] | None = option(None, help="what is counted, see `tympan score`")
+    utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside REF)")
+    case_sensitive: bool = option(False, help="tell a from A")
+    remove_space: bool = option(False, help="with --unit char, spaces of a Kaldi text do not count")
+    nj: int = option(1, help="processes that read audio")
+    allow_pipes: bool = option(False, help="let wav.scp run programs (`cmd |`)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan report", description=__doc__)
+
+    from tympan.score.inputs import default_unit, score_files
+    from tympan.score.media import collect_media
+    from tympan.score.report import write_report
+
+    unit = options.unit or default_unit(options.ref)
+    results = [
+        score_files(
+            options.ref,
+            hyp,
+            unit=unit,
+            utt2spk=options.utt2spk,
+            case_sensitive=options.case_sensitive,
+            remove_space=options.remove_space,
+        )
+        for hyp in (options.hyp, options.compare)
+        if hyp is not None
+    ]
+    media = {}
+    if options.data_dir is not None:
+        by_errors = sorted(results[0].utterances, key=lambda utterance: -utterance.counts.errors)
+        media = collect_media(
+            options.data_dir,
+            [utterance.id for utterance in results[0].utterances],
+            report=options.output,
+            embed_audio=options.embed_audio,
+            pictured={utterance.id for utterance in by_errors[: options.spectrograms]},
+            nj=options.nj,
+            allow_pipes=options.allow_pipes,
+        )
+    write_report(options.output, results, unit=unit, title=options.title or str(options.hyp), media=media)
+    print(f"{options.output}: {results[0].total.error_rate:.2f} % over {len(results[0].utterances)} utterances")
+    return 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

@@ -1,0 +1,36 @@
+"""From the files that a user names to a scored result: what `score` and `report` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tympan.score.result import ScoreResult, score
+from tympan.score.transcripts import Unit, read_transcripts, read_utt2spk
+
+
+def default_unit(path: Path) -> Unit:
+    """A .trn file is already cut into tokens; a Kaldi text is made of words."""
+    return "token" if path.suffix == ".trn" else "word"
+
+
+def score_files(
+    ref: Path,
+    hyp: Path,
+    *,
+    unit: Unit,
+    utt2spk: Path | None = None,
+    case_sensitive: bool = False,
+    remove_space: bool = False,
+    non_linguistic_symbols: Path | None = None,
+    drop_missing: bool = False,
+) -> ScoreResult:
+    """Score `hyp` against `ref`. Speakers come from `utt2spk`, or from the file of that name beside `ref`."""
+    beside = ref.with_name("utt2spk")
+    speakers_file = utt2spk or (beside if beside.is_file() and ref.suffix != ".trn" else None)
+    speakers = read_utt2spk(speakers_file) if speakers_file else None
+    symbols = non_linguistic_symbols.read_text(encoding="utf-8").split() if non_linguistic_symbols else ()
+    references, hypotheses = (
+        read_transcripts(path, unit=unit, utt2spk=speakers, remove_space=remove_space, removed_symbols=symbols)
+        for path in (ref, hyp)
+    )
+    return score(references, hypotheses, name=str(hyp), case_sensitive=case_sensitive, drop_missing=drop_missing)

@@ -1,0 +1,130 @@
+"""Sound and spectrograms for the report."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import soundfile
+
+from tympan.data.audio import Audio, locate, read_audio
+from tympan.data.kaldi_dir import DataDir
+from tympan.errors import UserError
+from tympan.runtime.executor import map_jobs
+from tympan.score.report import Media
+from tympan.score.result import shorten
+
+PLAYABLE = {".wav", ".flac", ".mp3", ".ogg"}
+"""What browsers play as it is; anything else is embedded."""
+WINDOW_MS, SHIFT_MS = 25, 10
+PICTURE_HEIGHT, PICTURE_WIDTH = 128, 900
+DYNAMIC_RANGE_DB = 70.0
+
+
+@dataclass(frozen=True)
+class Recording:
+    """Where one utterance lies."""
+
+    utterance: str
+    source: str
+    start_s: float = 0.0
+    end_s: float | None = None
+
+
+def collect_media(
+    data_dir: Path,
+    utterances: Sequence[str],
+    *,
+    report: Path,
+    embed_audio: bool,
+    pictured: Collection[str],
+    nj: int = 1,
+    allow_pipes: bool = False,
+) -> dict[str, Media]:
+    """Sound for every utterance of the data directory, and a spectrogram for those in `pictured`."""
+    recordings = _recordings(data_dir, utterances)
+    job = partial(
+        _media,
+        base=data_dir,
+        report_dir=report.resolve().parent,
+        embed_audio=embed_audio,
+        pictured=frozenset(pictured),
+        allow_pipes=allow_pipes,
+    )
+    return dict(map_jobs(job, recordings, nj=nj, description="sound"))
+
+
+def _recordings(data_dir: Path, utterances: Sequence[str]) -> list[Recording]:
+    data = DataDir.read(data_dir)
+    missing = [u for u in utterances if u not in (data.segments or data.wav)]
+    if missing:
+        raise UserError(f"{data_dir}: no audio for {len(missing)} utterances ({shorten(missing)}): is it the same set?")
+    if not data.segments:
+        return [Recording(utterance, str(data.wav[utterance])) for utterance in utterances]
+    parts = [(utterance, data.segments[utterance]) for utterance in utterances]
+    return [Recording(u, str(data.wav[part.recording]), part.start_s, part.end_s) for u, part in parts]
+
+
+def _media(
+    recording: Recording,
+    *,
+    base: Path,
+    report_dir: Path,
+    embed_audio: bool,
+    pictured: Collection[str],
+    allow_pipes: bool,
+) -> tuple[str, Media]:
+    is_whole_file = recording.start_s == 0.0 and recording.end_s is None
+    is_linkable = is_whole_file and Path(recording.source).suffix.lower() in PLAYABLE and not embed_audio
+    has_picture = recording.utterance in pictured
+    link = _link(recording.source, base, report_dir) if is_linkable else None
+    if link and not has_picture:
+        return recording.utterance, Media(audio=link)
+    audio = read_audio(
+        recording.source,
+        channel=0,
+        start_s=recording.start_s,
+        end_s=recording.end_s,
+        base=base,
+        allow_pipes=allow_pipes,
+    )
+    picture = spectrogram(audio) if has_picture else None
+    return recording.utterance, Media(link or _embedded(audio), picture, round(audio.duration_s, 2))
+
+
+def _link(source: str, base: Path, report_dir: Path) -> str:
+    return quote(os.path.relpath(Path(str(locate(source, base))).resolve(), report_dir))
+
+
+def _embedded(audio: Audio) -> str:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, audio.samples, audio.rate, format="MP3")
+    return _data_uri(buffer, "audio/mpeg")
+
+
+def spectrogram(audio: Audio) -> str:
+    """A log power spectrogram, low frequencies at the bottom, as a data URI."""
+    from matplotlib import colormaps
+    from PIL import Image
+
+    window, shift = (max(1, audio.rate * ms // 1000) for ms in (WINDOW_MS, SHIFT_MS))
+    samples = np.pad(audio.samples, (0, max(0, window - len(audio.samples))))
+    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::shift] * np.hanning(window)
+    power = np.abs(np.fft.rfft(frames)) ** 2
+    decibel = 10 * np.log10(np.maximum(power, 1e-12)).T[::-1]
+    shade = np.clip((decibel - decibel.max()) / DYNAMIC_RANGE_DB + 1, 0, 1)
+    image = Image.fromarray((colormaps["magma"](shade)[..., :3] * 255).astype(np.uint8))
+    buffer = io.BytesIO()
+    image.resize((min(image.width * 2, PICTURE_WIDTH), PICTURE_HEIGHT)).save(buffer, format="JPEG", quality=70)
+    return _data_uri(buffer, "image/jpeg")
+
+
+def _data_uri(buffer: io.BytesIO, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -1,0 +1,151 @@
+"""report.html: one file, opened from disk, that shows where a recogniser goes wrong."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tympan
+from tympan.runtime.atomic import atomic_write
+from tympan.score.align import Counts, Step
+from tympan.score.result import ScoreResult
+from tympan.score.significance import bootstrap_interval, compare
+from tympan.score.transcripts import Unit
+
+TEMPLATE = Path(__file__).with_name("report.html")
+CONFUSIONS_SHOWN = 200
+LENGTH_BINS = (1, 3, 5, 8, 11, 16, 21, 31, 51, 101)
+
+
+@dataclass(frozen=True)
+class Media:
+    """What can be heard and seen of an utterance."""
+
+    audio: str | None = None
+    """Where the page finds the sound: a relative path, or a data URI."""
+    picture: str | None = None
+    """Spectrogram as a data URI."""
+    duration_s: float | None = None
+
+
+def write_report(
+    path: str | os.PathLike[str],
+    results: Sequence[ScoreResult],
+    *,
+    unit: Unit,
+    title: str,
+    media: Mapping[str, Media] | None = None,
+) -> None:
+    """Write the page for one result, or for two of the same references side by side."""
+    payload = json.dumps(_page(results, unit, title, media or {}), ensure_ascii=False, separators=(",", ":"))
+    # "</script>" inside a transcript would end the data early; "<\/" is the same string to JSON.
+    page = TEMPLATE.read_text(encoding="utf-8").replace(
+        "__DATA__", payload.replace("</", "<\\/").replace("<!--", "<\\u0021--")
+    )
+    with atomic_write(path) as stream:
+        stream.write(page)
+
+
+def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, Any]:
+    first = results[0]
+    others = [{utterance.id: utterance for utterance in result.utterances} for result in results]
+    utterances = []
+    for utterance in first.utterances:
+        sides = [other[utterance.id] for other in others]
+        entry: dict[str, Any] = {
+            "id": utterance.id,
+            "s": utterance.speaker,
+            "n": utterance.counts.words,
+            "e": [side.counts.errors for side in sides],
+            "a": [[_step(step) for step in side.steps] for side in sides],
+        }
+        if utterance.id in media:
+            item = media[utterance.id]
+            found = {"audio": item.audio, "picture": item.picture, "t": item.duration_s}
+            entry |= {key: value for key, value in found.items() if value is not None}
+        utterances.append(entry)
+    page: dict[str, Any] = {
+        "title": title,
+        "unit": unit,
+        "made": f"Tympan {tympan.__version__}, {datetime.datetime.now():%Y-%m-%d %H:%M}.",
+        "systems": [_system(result) for result in results],
+        "speakers": _groups({u.id: u.speaker for u in first.utterances}, results),
+        "lengths": _groups({u.id: _length_bin(u.counts.words) for u in first.utterances}, results, in_order=_BIN_NAMES),
+        "confusions": _confusions(first),
+        "utterances": utterances,
+    }
+    if len(results) == 2:
+        difference = compare(*results)
+        page["comparison"] = {
+            "difference": difference.difference,
+            "p": difference.p_value,
+            "low": difference.interval.low,
+            "high": difference.interval.high,
+        }
+    return page
+
+
+def _system(result: ScoreResult) -> dict[str, Any]:
+    total, interval = result.total, bootstrap_interval(result)
+    return {
+        "name": result.name,
+        "rate": total.error_rate,
+        "low": interval.low,
+        "high": interval.high,
+        "level": interval.level,
+        "words": total.words,
+        "sub": total.substitutions,
+        "del": total.deletions,
+        "ins": total.insertions,
+        "sentences": total.sentences,
+        "wrong": total.wrong_sentences,
+    }
+
+
+def _step(step: Step) -> str | list[str]:
+    return (step.ref or "") if step.kind == "C" else [step.kind, step.ref or "", step.hyp or ""]
+
+
+def _confusions(result: ScoreResult) -> list[tuple[str, str, str, int]]:
+    rows = [("S", ref, hyp, times) for (ref, hyp), times in result.substitutions().items()]
+    rows += [("D", ref, "", times) for ref, times in result.deletions().items()]
+    rows += [("I", "", hyp, times) for hyp, times in result.insertions().items()]
+    return sorted(rows, key=lambda row: -row[3])[:CONFUSIONS_SHOWN]
+
+
+def _groups(
+    group_of: Mapping[str, str], results: Sequence[ScoreResult], *, in_order: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    counts: list[dict[str, Counts]] = [{} for _ in results]
+    for groups, result in zip(counts, results, strict=True):
+        for utterance in result.utterances:
+            name = group_of[utterance.id]
+            groups[name] = groups.get(name, Counts()) + utterance.counts
+    names = [name for name in in_order if name in counts[0]] if in_order else sorted(counts[0])
+    return [
+        {
+            "name": name,
+            "sentences": counts[0][name].sentences,
+            "words": counts[0][name].words,
+            "errors": [groups[name].errors for groups in counts],
+        }
+        for name in names
+    ]
+
+
+def _bin_names() -> list[str]:
+    ends = [f"{low} – {high - 1}" for low, high in itertools.pairwise(LENGTH_BINS)]
+    return ["0", *ends, f"{LENGTH_BINS[-1]} and more"]
+
+
+_BIN_NAMES = _bin_names()
+
+
+def _length_bin(length: int) -> str:
+    return _BIN_NAMES[sum(length >= low for low in LENGTH_BINS)]

@@ -1,0 +1,95 @@
+"""The page: its data, and how it looks and works in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tympan.bin.report import main
+from tympan.score.report import write_report
+from tympan.score.result import score
+from tympan.score.transcripts import Transcript
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Two utterances with sound, one hypothesis right and one wrong, and a tag that would end a script."""
+    rng = np.random.default_rng(0)
+    for name in ("s1-a", "s2-b"):
+        soundfile.write(tmp_path / f"{name}.wav", 0.1 * rng.standard_normal(8000), 16000)
+    (tmp_path / "wav.scp").write_text("".join(f"{n} {tmp_path}/{n}.wav\n" for n in ("s1-a", "s2-b")))
+    (tmp_path / "utt2spk").write_text("s1-a s1\ns2-b s2\n")
+    (tmp_path / "text").write_text("s1-a 今天 天气\ns2-b </script> x\n", encoding="utf-8")
+    (tmp_path / "hyp").write_text("s1-a 今天 天汽\ns2-b </script> x\n", encoding="utf-8")
+    return tmp_path
+
+
+def page_data(page: Path) -> dict:
+    text = page.read_text(encoding="utf-8")
+    match = re.search(r'id="data">(.*?)</script>', text, re.S)
+    assert match
+    return json.loads(match[1])
+
+
+def test_page_holds_the_result(data_dir: Path) -> None:
+    page = data_dir / "out" / "report.html"
+    arguments = [str(data_dir / "text"), str(data_dir / "hyp"), "--unit", "char", "--remove_space", "true"]
+    assert main([*arguments, "--data_dir", str(data_dir), "--output", str(page)]) == 0
+    data = page_data(page)
+    assert data["systems"][0]["rate"] == pytest.approx(100 / 6)
+    first, second = data["utterances"]
+    assert first["a"] == [["今", "天", "天", ["S", "气", "汽"]]]
+    assert (page.parent / first["audio"]).resolve() == data_dir / "s1-a.wav"
+    assert first["picture"].startswith("data:image/jpeg")
+    assert second["a"] == [["</script>", "x"]]
+
+
+def test_sound_can_be_embedded(data_dir: Path) -> None:
+    page = data_dir / "report.html"
+    embedded = ["--data_dir", str(data_dir), "--embed_audio", "true", "--output", str(page)]
+    assert main([str(data_dir / "text"), str(data_dir / "hyp"), *embedded]) == 0
+    assert page_data(page)["utterances"][0]["audio"].startswith("data:audio/mpeg;base64,")
+
+
+def browse(page: Path, *flags: str) -> str:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    profile = f"--user-data-dir={page.parent / 'profile'}"
+    done = subprocess.run(
+        [CHROMIUM, *quiet, profile, *flags, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+    )
+    return done.stdout
+
+
+def test_browser_shows_two_decodes(data_dir: Path) -> None:
+    page = data_dir / "report.html"
+    (data_dir / "better").write_text("s1-a 今天 天气\ns2-b x\n", encoding="utf-8")
+    both = [str(data_dir / "text"), str(data_dir / "hyp"), "--compare", str(data_dir / "better"), "--unit", "char"]
+    assert main([*both, "--remove_space", "true", "--output", str(page)]) == 0
+    dom = browse(page, "--dump-dom")
+    assert dom.count('class="utt"') == 2
+    assert "<s>气</s>汽" in dom
+    assert "better against hyp" in dom
+
+
+def test_browser_opens_seven_thousand_utterances(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    words = [f"w{n}" for n in range(50)]
+    references = [Transcript(f"s{n % 20}-{n}", f"s{n % 20}", tuple(rng.choice(words, 15))) for n in range(7000)]
+    heard = [Transcript(r.id, r.speaker, (*r.tokens[:-1], str(rng.choice(words)))) for r in references]
+    page = tmp_path / "report.html"
+    write_report(page, [score(references, heard, name="hyp")], unit="word", title="large")
+    dom = browse(page, "--dump-dom", "--virtual-time-budget=5000")
+    assert "7,000 of 7,000" in dom
+    assert 0 < dom.count('class="utt"') < 1000

@@ -1,0 +1,45 @@
+"""`tympan score` as a user types it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tympan.bin.main import cli
+
+
+def test_table_and_files(golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = golden / "sclite" / "set1"
+    command = ["score", str(folder / "ref.trn"), str(folder / "hyp.trn"), "--output_dir", str(tmp_path / "score")]
+    assert cli(command) == 0
+    printed = capsys.readouterr().out
+    assert "Sum/Avg" in printed
+    assert "token error rate 46.06 %" in printed
+    saved = json.loads((tmp_path / "score" / "score.json").read_text())
+    assert (saved["words"], saved["errors"]) == (254, 117)
+    assert "|hyp.trn|52|254|68.1|17.7|14.2|14.2|46.1|88.5|" in (tmp_path / "score" / "RESULTS.md").read_text()
+    again = ["score", str(tmp_path / "score" / "ref.trn"), str(tmp_path / "score" / "hyp.trn")]
+    assert cli(again) == 0
+    assert "token error rate 46.06 %" in capsys.readouterr().out
+
+
+def test_characters_of_kaldi_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("a 今天 天气\nb HELLO\n", encoding="utf-8")
+    (tmp_path / "hyp").write_text("b hallo\na 今天天汽\n", encoding="utf-8")
+    files = [str(tmp_path / "text"), str(tmp_path / "hyp"), "--unit", "char"]
+    assert cli(["score", *files]) == 0
+    assert "3 errors in 10" in capsys.readouterr().out
+    assert cli(["score", *files, "--remove_space", "true", "--compare", str(tmp_path / "text")]) == 0
+    printed = capsys.readouterr().out
+    assert "2 errors in 9" in printed
+    assert "0.00 %, -22.22 points" in printed
+
+
+def test_mistakes_are_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("a x\n")
+    assert cli(["score", str(tmp_path / "text"), str(tmp_path / "nothing")]) == 2
+    assert "nothing: there is no such file" in capsys.readouterr().err
+    assert cli(["score", str(tmp_path / "text"), str(tmp_path / "text"), "--unit", "chars"]) == 2
+    assert "char" in capsys.readouterr().err
