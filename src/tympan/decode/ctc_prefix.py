@@ -9,6 +9,7 @@ a candidate needs no recursion, only one sum over frames.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,9 +31,10 @@ class CtcPrefixState(BeamState):
     ends: Tensor  # (U, B), log probability that the utterance is this hypothesis and nothing more
     prefix: Tensor  # (U, B), log probability that the utterance begins with it
     last: Tensor  # (U, B), its last token, -1 if it is empty
+    blank_sums: Tensor = field(metadata=PER_UTTERANCE)  # (U, T), running sums of the blank's log posteriors
     utterance: Tensor = field(metadata=PER_UTTERANCE)  # (U,), its row in log_probs
     lengths: Tensor = field(metadata=PER_UTTERANCE)  # (U,)
-    log_probs: Tensor = field(metadata=STATIC)  # (utterances at the start, V, T): each token's frames lie together
+    log_probs: Tensor = field(metadata=STATIC)  # (utterances at the start, T, V): too large to be copied as they leave
     is_started: bool = field(metadata=STATIC)
 
 
@@ -46,21 +48,22 @@ class CtcPrefixScorer:
     def start(self, encoded: Encoded, beams: int) -> CtcPrefixState:
         if encoded.log_probs is None:
             raise ValueError("the CTC prefix score needs CTC log posteriors")
-        padding = _is_padding(encoded.lengths, encoded.log_probs.size(1))
-        log_probs = encoded.log_probs.transpose(1, 2).clamp(min=LOWEST_LOG_PROB)
-        log_probs = log_probs.masked_fill(padding.unsqueeze(1), 0.0).contiguous()
-        blank_sums = log_probs[:, self.blank_id].double().cumsum(1)
+        log_probs, lengths = encoded.log_probs, encoded.lengths
+        utterance = torch.arange(encoded.utterances, device=log_probs.device)
+        padding = _is_padding(lengths, log_probs.size(1))
+        blank_sums = _readable(log_probs[:, :, self.blank_id], padding).double().cumsum(1)
         before = _shift(blank_sums, first=0.0).masked_fill(padding, NEVER)
         before = before.unsqueeze(1).expand(-1, beams, -1)
-        ends = blank_sums.gather(1, encoded.lengths.unsqueeze(1) - 1).expand(-1, beams)
+        ends = blank_sums.gather(1, lengths.unsqueeze(1) - 1).expand(-1, beams)
         return CtcPrefixState(
             before_any=before,
             before_blank=before,
             ends=ends,
             prefix=torch.zeros_like(ends),
             last=torch.full_like(ends, -1, dtype=torch.long),
-            utterance=torch.arange(encoded.utterances, device=log_probs.device),
-            lengths=encoded.lengths,
+            blank_sums=blank_sums,
+            utterance=utterance,
+            lengths=lengths,
             log_probs=log_probs,
             is_started=False,
         )
@@ -70,7 +73,7 @@ class CtcPrefixScorer:
     ) -> tuple[Tensor, CtcPrefixState]:
         state = self._extend(tokens, state) if state.is_started else replace(state, is_started=True)
         if candidates is None:
-            scores, ids = self._score_all(state), torch.arange(state.log_probs.size(1), device=tokens.device)
+            scores, ids = self._score_all(state), torch.arange(state.log_probs.size(2), device=tokens.device)
         else:
             scores, ids = self._score(candidates, state), candidates
         scores = torch.where(ids == self.eos, state.ends.unsqueeze(2), scores)
@@ -78,31 +81,34 @@ class CtcPrefixScorer:
         return scores.masked_fill(ids == self.blank_id, NEVER), state
 
     def _score(self, candidates: Tensor, state: CtcPrefixState) -> Tensor:
-        enter = state.before_any.unsqueeze(2) + _frames_of(candidates, state)
-        scores = enter.logsumexp(3)
-        again = self._again(state)
-        return torch.where(candidates == state.last.unsqueeze(2), again.unsqueeze(2), scores)
+        frames = _frames_of(candidates, state)  # (U, T, B, C)
+        peak = _peak(state.before_any)
+        # Relative to the best frame, float32 posteriors need no more than float32 here.
+        before = (state.before_any - peak).to(frames.dtype).transpose(1, 2)
+        scores = _log_sum(frames + before.unsqueeze(3), 1) + peak
+        return torch.where(candidates == state.last.unsqueeze(2), self._again(state), scores)
 
     def _score_all(self, state: CtcPrefixState) -> Tensor:
         """The sum over frames as one matrix product; float64 holds what lies up to 700 nats below the best frame."""
-        probs = state.log_probs[state.utterance].double().exp()
-        peak = state.before_any.amax(2, keepdim=True)
-        peak = peak.masked_fill(peak == NEVER, 0.0)
-        scores = ((state.before_any - peak).exp() @ probs.transpose(1, 2)).log() + peak
+        padding = _is_padding(state.lengths, state.log_probs.size(1)).unsqueeze(2)
+        probs = _readable(state.log_probs[state.utterance], padding).double().exp()
+        peak = _peak(state.before_any)
+        scores = ((state.before_any - peak).exp() @ probs).log() + peak
         tokens = torch.arange(scores.size(2), device=scores.device)
-        return torch.where(tokens == state.last.unsqueeze(2), self._again(state).unsqueeze(2), scores)
+        return torch.where(tokens == state.last.unsqueeze(2), self._again(state), scores)
 
     def _again(self, state: CtcPrefixState) -> Tensor:
-        """(U, B) score of each hypothesis' last token once more: a blank has to come between."""
-        return (state.before_blank + _frames_of(state.last.clamp(min=0), state)).logsumexp(2)
+        """(U, B, 1) score of each hypothesis' last token once more: a blank has to come between."""
+        frames = _frames_of(state.last.clamp(min=0), state).transpose(1, 2)
+        return _log_sum(state.before_blank + frames, 2).unsqueeze(2)
 
     def _extend(self, tokens: Tensor, state: CtcPrefixState) -> CtcPrefixState:
-        frames = _frames_of(tokens, state)
+        frames = _frames_of(tokens, state).transpose(1, 2).double()
         sums = frames.cumsum(2)
         enter = torch.where((tokens == state.last).unsqueeze(2), state.before_blank, state.before_any)
         token_ends = sums + (enter - _shift(sums, first=0.0)).logcumsumexp(2)
 
-        blank_sums = state.log_probs[state.utterance, self.blank_id].double().cumsum(1).unsqueeze(1)
+        blank_sums = state.blank_sums.unsqueeze(1)
         leave = _shift(token_ends, first=NEVER) - _shift(blank_sums, first=0.0)
         blank_ends = blank_sums + leave.logcumsumexp(2)
 
@@ -114,17 +120,41 @@ class CtcPrefixScorer:
             before_any=_shift(ends, first=NEVER).masked_fill(padding, NEVER),
             before_blank=_shift(blank_ends, first=NEVER).masked_fill(padding, NEVER),
             ends=ends.gather(2, last_frame).squeeze(2),
-            prefix=(enter + frames).logsumexp(2),
+            prefix=_log_sum(enter + frames, 2),
             last=tokens,
         )
 
 
 def _frames_of(tokens: Tensor, state: CtcPrefixState) -> Tensor:
-    """Log posteriors (U, ..., T) of tokens (U, ...), each in its own utterance."""
-    _, vocabulary, frames = state.log_probs.shape
-    first_rows = (state.utterance * vocabulary).view(-1, *[1] * (tokens.dim() - 1))
-    rows = state.log_probs.view(-1, frames).index_select(0, (tokens + first_rows).flatten())
-    return rows.view(*tokens.shape, frames).double()
+    """Log posteriors (U, T, ...) of tokens (U, ...), each in its own utterance."""
+    utterances, frames = len(tokens), state.log_probs.size(1)
+    if utterances == len(state.log_probs):
+        index = tokens.reshape(utterances, 1, -1).expand(-1, frames, -1)
+        chosen = state.log_probs.gather(2, index)
+    else:
+        row = state.utterance.view(-1, 1, 1)
+        frame = torch.arange(frames, device=tokens.device).view(1, -1, 1)
+        chosen = state.log_probs[row, frame, tokens.reshape(utterances, 1, -1)]
+    padding = _is_padding(state.lengths, frames).unsqueeze(2)
+    return _readable(chosen, padding).view(utterances, frames, *tokens.shape[1:])
+
+
+def _readable(log_probs: Tensor, padding: Tensor) -> Tensor:
+    return log_probs.clamp(min=LOWEST_LOG_PROB).masked_fill(padding, 0.0)
+
+
+def _log_sum(values: Tensor, dim: int) -> Tensor:
+    """logsumexp that keeps clear of denormal numbers: on CPU, exp is up to a hundred times slower there."""
+    peak = values.amax(dim, keepdim=True)
+    relative = values - peak.masked_fill(peak == NEVER, 0.0)
+    smallest = math.log(torch.finfo(values.dtype).tiny) + 2.0
+    return relative.clamp_(min=smallest).exp_().sum(dim).log_() + peak.squeeze(dim)
+
+
+def _peak(values: Tensor) -> Tensor:
+    """Largest value along the last axis, 0 where there is none."""
+    peak = values.amax(-1, keepdim=True)
+    return peak.masked_fill(peak == NEVER, 0.0)
 
 
 def _shift(values: Tensor, *, first: float) -> Tensor:

@@ -1,0 +1,217 @@
+"""Label-synchronous beam search over many utterances at once: score, prune, extend, end, rank.
+
+The result for an utterance does not depend on its company: hypotheses are compared within an utterance only, and an
+utterance that has finished leaves the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tympan.decode.candidates import Candidates, all_tokens, best_tokens, best_tokens_and_eos
+from tympan.decode.ended import Ended, is_end_detected, rank
+from tympan.decode.limits import LengthLimits
+from tympan.decode.scorer import Encoded
+from tympan.nn.beam_state import PER_UTTERANCE, BeamState
+
+DEAD = float("-inf")
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """A scorer and its weight in the sum."""
+
+    scorer: Any
+    weight: float
+
+
+@dataclass(frozen=True)
+class Beams(BeamState):
+    """The running hypotheses. One whose score is -inf is an empty place."""
+
+    tokens: Tensor  # (U, B, length), sos first
+    score: Tensor  # (U, B)
+    scores: Tensor  # (U, B, scorers), before weighting
+    row: Tensor = field(metadata=PER_UTTERANCE)  # (U,), the utterance's place in the batch it came in
+
+
+@dataclass(frozen=True)
+class Extended:
+    """The survivors of a step, before those that ended leave."""
+
+    parents: Tensor  # (U, B)
+    tokens: Tensor  # (U, B)
+    score: Tensor  # (U, B)
+    scores: Tensor  # (U, B, scorers)
+
+
+class BeamSearch:
+    """Joint search with any number of scorers. Weights of zero are to be left out by the caller."""
+
+    def __init__(
+        self,
+        full: Mapping[str, Weighted],
+        partial: Mapping[str, Weighted],
+        *,
+        beam_size: int,
+        sos: int,
+        eos: int,
+        vocab_size: int,
+        pre_beam_ratio: float = 1.5,
+        has_pre_beam: bool = True,
+        is_length_normalized: bool = False,
+    ) -> None:
+        self.full = dict(full)
+        self.partial = dict(partial)
+        self.beam_size = beam_size
+        self.sos = sos
+        self.eos = eos
+        self.vocab_size = vocab_size
+        self.pre_beam_size = int(pre_beam_ratio * beam_size)
+        self.has_pre_beam = has_pre_beam and bool(full) and bool(partial) and self.pre_beam_size < vocab_size
+        self.is_length_normalized = is_length_normalized
+
+    @torch.inference_mode()
+    def __call__(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
+        """All hypotheses that ended, best first, for each utterance."""
+        found = [rank(ended, is_length_normalized=self.is_length_normalized) for ended in self._search(encoded, limits)]
+        missing = [row for row, hypotheses in enumerate(found) if not hypotheses]
+        if missing and limits.minlenratio != 0:
+            again = self(encoded.select(torch.tensor(missing, device=encoded.lengths.device)), limits.relaxed())
+            for row, hypotheses in zip(missing, again, strict=True):
+                found[row] = hypotheses
+        return found
+
+    def _search(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
+        frames = encoded.lengths.tolist()
+        ended: list[list[Ended]] = [[] for _ in frames]
+        beams = self._first_beams(encoded)
+        states = {name: item.scorer.start(encoded, 1) for name, item in [*self.full.items(), *self.partial.items()]}
+        for step in range(max(map(limits.max_steps, frames))):
+            extended, states = self._step(beams, states)
+            states = {name: state.reorder(extended.parents) for name, state in states.items()}
+            beams = self._collect(beams, extended, step=step, frames=frames, limits=limits, ended=ended)
+            going = self._going(beams, step=step, frames=frames, limits=limits, ended=ended)
+            if not going:
+                break
+            if len(going) < len(beams.row):
+                kept = torch.tensor(going, device=beams.row.device)
+                beams = beams.keep(kept)
+                states = {name: state.keep(kept) for name, state in states.items()}
+        return ended
+
+    def _first_beams(self, encoded: Encoded) -> Beams:
+        zeros = torch.zeros(encoded.utterances, 1, dtype=torch.float64, device=encoded.memory.device)
+        return Beams(
+            tokens=torch.full_like(zeros, self.sos, dtype=torch.long).unsqueeze(2),
+            score=zeros,
+            scores=zeros.unsqueeze(2).expand(-1, -1, len(self.full) + len(self.partial)),
+            row=torch.arange(encoded.utterances, device=encoded.memory.device),
+        )
+
+    def _step(self, beams: Beams, states: dict[str, Any]) -> tuple[Extended, dict[str, Any]]:
+        last = beams.tokens[:, :, -1]
+        new_states: dict[str, Any] = {}
+        whole: list[Tensor] = []
+        for name, item in self.full.items():
+            scores, new_states[name] = item.scorer.step(last, states[name])
+            whole.append(scores)
+        candidates = self._prune(whole, beams)
+        local = [scores.gather(2, candidates.tokens) for scores in whole]
+        asked = candidates.tokens if candidates.tokens.size(2) < self.vocab_size else None
+        for name, item in self.partial.items():
+            scores, new_states[name] = item.scorer.step(last, states[name], candidates=asked)
+            local.append(scores)
+        return self._extend(beams, candidates, local), new_states
+
+    def _prune(self, whole: Sequence[Tensor], beams: Beams) -> Candidates:
+        if not whole:
+            return all_tokens(beams.score.unsqueeze(2).expand(-1, -1, self.vocab_size))
+        weighted = _weighted_sum(whole, [item.weight for item in self.full.values()])
+        if not self.partial:
+            return best_tokens(weighted, self.beam_size)
+        if self.has_pre_beam:
+            return best_tokens_and_eos(weighted, self.pre_beam_size, eos=self.eos)
+        return all_tokens(weighted)
+
+    def _extend(self, beams: Beams, candidates: Candidates, local: Sequence[Tensor]) -> Extended:
+        weights = [item.weight for item in [*self.full.values(), *self.partial.values()]]
+        local = [scores.double() for scores in local]
+        total = beams.score.unsqueeze(2) + _weighted_sum(local, weights)
+        if candidates.is_extra is not None:
+            total = total.masked_fill(candidates.is_extra, DEAD)
+        choices = total.size(2)
+        score, flat = total.flatten(1).topk(min(self.beam_size, total.size(1) * choices), dim=1)
+        parents = flat // choices
+        chosen = torch.stack([scores.flatten(1).gather(1, flat) for scores in local], dim=2)
+        before = beams.scores.gather(1, parents.unsqueeze(2).expand_as(chosen))
+        return Extended(
+            parents=parents,
+            tokens=candidates.tokens.flatten(1).gather(1, flat),
+            score=score,
+            scores=before + chosen,
+        )
+
+    def _collect(
+        self,
+        beams: Beams,
+        extended: Extended,
+        *,
+        step: int,
+        frames: Sequence[int],
+        limits: LengthLimits,
+        ended: list[list[Ended]],
+    ) -> Beams:
+        """Move what ended (by eos, or because the limit is reached) to `ended`; the others are the new beams."""
+        history = beams.tokens.gather(1, extended.parents.unsqueeze(2).expand(-1, -1, beams.tokens.size(2)))
+        rows = beams.row.tolist()
+        at_limit = torch.tensor([step + 1 >= limits.max_steps(frames[row]) for row in rows], device=history.device)
+        is_alive = extended.score > DEAD
+        is_eos = extended.tokens == self.eos
+        ends = is_alive & (is_eos | at_limit.unsqueeze(1))
+        names = [*self.full, *self.partial]
+        for place, beam in ends.nonzero().tolist():
+            row = rows[place]
+            if step < limits.min_steps(frames[row]):
+                continue
+            token = int(extended.tokens[place, beam])
+            # At the limit ESPnet2 appends a second eos to what has just ended by itself; one is enough here.
+            last = [] if token == self.eos else [token]
+            scores = extended.scores[place, beam].tolist()
+            ended[row].append(
+                Ended(
+                    token_ids=(*history[place, beam, 1:].tolist(), *last),
+                    score=float(extended.score[place, beam]),
+                    scores=dict(zip(names, scores, strict=True)),
+                )
+            )
+        return Beams(
+            tokens=torch.cat([history, extended.tokens.unsqueeze(2)], dim=2),
+            score=extended.score.masked_fill(ends, DEAD),
+            scores=extended.scores,
+            row=beams.row,
+        )
+
+    def _going(
+        self, beams: Beams, *, step: int, frames: Sequence[int], limits: LengthLimits, ended: Sequence[Sequence[Ended]]
+    ) -> list[int]:
+        """Places of the utterances that go on."""
+        is_alive = (beams.score > DEAD).any(1).tolist()
+        going = []
+        for place, row in enumerate(beams.row.tolist()):
+            is_finished = limits.has_end_detection and is_end_detected(ended[row], step)
+            if is_alive[place] and not is_finished:
+                going.append(place)
+        return going
+
+
+def _weighted_sum(scores: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    total = scores[0] * weights[0]
+    for part, weight in zip(scores[1:], weights[1:], strict=True):
+        total = total + weight * part
+    return total

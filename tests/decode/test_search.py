@@ -1,0 +1,148 @@
+"""The batched search equals a plain search of one utterance with lists, in any company."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from decode_toy import ToyScorer, toy_batch
+
+from tympan.decode.ctc_prefix import CtcPrefixScorer
+from tympan.decode.ended import Ended, is_end_detected, rank
+from tympan.decode.limits import LengthLimits
+from tympan.decode.scorer import Encoded
+from tympan.decode.scorers import LengthBonus
+from tympan.decode.search import BeamSearch, Weighted
+
+VOCAB, EOS = 14, 13
+
+
+def scorers(*, seed: int = 0, ending: float = 0.5) -> tuple[dict[str, Weighted], dict[str, Weighted]]:
+    full = {
+        "decoder": Weighted(ToyScorer(VOCAB, eos=EOS, ending=ending, seed=seed), 0.6),
+        "lm": Weighted(ToyScorer(VOCAB, eos=EOS, ending=ending / 2, seed=seed + 1), 0.3),
+        "length_bonus": Weighted(LengthBonus(VOCAB), 0.1),
+    }
+    return full, {"ctc": Weighted(CtcPrefixScorer(blank_id=0, eos=EOS), 0.4)}
+
+
+def searcher(full: dict[str, Weighted], partial: dict[str, Weighted], **settings: Any) -> BeamSearch:
+    settings = {"beam_size": 4, "sos": EOS, "eos": EOS, "vocab_size": VOCAB, **settings}
+    return BeamSearch(full, partial, **settings)
+
+
+@dataclass
+class Plain:
+    tokens: list[int]
+    score: float
+    states: dict[str, Any]
+
+
+def plain_search(search: BeamSearch, encoded: Encoded, limits: LengthLimits) -> list[tuple[tuple[int, ...], float]]:
+    """One utterance, one hypothesis and one candidate after another."""
+    everyone = {**search.full, **search.partial}
+    frames = int(encoded.lengths[0])
+    running = [Plain([search.sos], 0.0, {name: item.scorer.start(encoded, 1) for name, item in everyone.items()})]
+    ended: list[Ended] = []
+    for step in range(limits.max_steps(frames)):
+        grown = []
+        for hyp in running:
+            last, states, total = torch.tensor([[hyp.tokens[-1]]]), {}, torch.zeros(search.vocab_size).double()
+            for name, item in search.full.items():
+                scores, states[name] = item.scorer.step(last, hyp.states[name])
+                total += item.weight * scores[0, 0]
+            ids = set(range(search.vocab_size))
+            if search.has_pre_beam:
+                ids = {*total.topk(search.pre_beam_size).indices.tolist(), search.eos}
+            for name, item in search.partial.items():
+                scores, states[name] = item.scorer.step(last, hyp.states[name], candidates=None)
+                total += item.weight * scores[0, 0]
+            grown += [Plain([*hyp.tokens, i], hyp.score + float(total[i]), states) for i in ids]
+        grown = [hyp for hyp in sorted(grown, key=lambda h: -h.score)[: search.beam_size] if hyp.score > -1e9]
+        at_limit = step + 1 == limits.max_steps(frames)
+        for hyp in grown:
+            if (hyp.tokens[-1] == search.eos or at_limit) and step >= limits.min_steps(frames):
+                tokens = hyp.tokens[1:-1] if hyp.tokens[-1] == search.eos else hyp.tokens[1:]
+                ended.append(Ended(tuple(tokens), hyp.score, {}))
+        running = [hyp for hyp in grown if hyp.tokens[-1] != search.eos]
+        if not running or (limits.has_end_detection and is_end_detected(ended, step)):
+            break
+    return [(h.token_ids, h.score) for h in rank(ended, is_length_normalized=search.is_length_normalized)]
+
+
+def one(encoded: Encoded, row: int) -> Encoded:
+    return encoded.select(torch.tensor([row]))
+
+
+def assert_same(got: list[Ended], want: list[tuple[tuple[int, ...], float]]) -> None:
+    assert [h.token_ids for h in got] == [tokens for tokens, _ in want]
+    assert [h.score for h in got] == pytest.approx([score for _, score in want], abs=1e-9)
+
+
+LIMITS = [LengthLimits(), LengthLimits(-6), LengthLimits(0.4, 0.2), LengthLimits(-9, -3)]
+
+
+@pytest.mark.parametrize("limits", LIMITS, ids=str)
+@pytest.mark.parametrize("seed", [0, 10, 20])
+def test_batched_equals_plain(seed: int, limits: LengthLimits) -> None:
+    encoded = toy_batch([30, 9, 21, 4, 17], vocab=VOCAB, seed=seed)
+    search = searcher(*scorers(seed=seed))
+    assert search.has_pre_beam
+    for row, got in enumerate(search(encoded, limits)):
+        assert got
+        assert_same(got, plain_search(search, one(encoded, row), limits))
+
+
+@pytest.mark.parametrize("settings", [{"has_pre_beam": False}, {"beam_size": 12}, {"is_length_normalized": True}])
+def test_other_settings_equal_plain(settings: dict[str, Any]) -> None:
+    encoded = toy_batch([12, 30], vocab=VOCAB, seed=5)
+    search = searcher(*scorers(seed=5), **settings)
+    for row, got in enumerate(search(encoded, LengthLimits())):
+        assert_same(got, plain_search(search, one(encoded, row), LengthLimits()))
+
+
+@pytest.mark.parametrize("without", ["ctc", "all but ctc"])
+def test_scorers_may_be_missing(without: str) -> None:
+    encoded = toy_batch([12, 25], vocab=VOCAB, seed=6)
+    full, partial = scorers(seed=6)
+    search = searcher(full, {}) if without == "ctc" else searcher({}, partial)
+    for row, got in enumerate(search(encoded, LengthLimits())):
+        assert_same(got, plain_search(search, one(encoded, row), LengthLimits()))
+
+
+def test_company_changes_nothing() -> None:
+    lengths = [30, 9, 21, 4, 17, 40]
+    encoded = toy_batch(lengths, vocab=VOCAB, seed=3)
+    search = searcher(*scorers(seed=3))
+    together = search(encoded, LengthLimits())
+    for rows in ([0], [3, 1], [5, 4, 2]):
+        for got, row in zip(search(encoded.select(torch.tensor(rows)), LengthLimits()), rows, strict=True):
+            assert_same(got, [(h.token_ids, h.score) for h in together[row]])
+
+
+def test_the_score_is_the_weighted_sum_of_the_scores() -> None:
+    encoded = toy_batch([20, 15], vocab=VOCAB, seed=4)
+    full, partial = scorers(seed=4)
+    for hypotheses in searcher(full, partial)(encoded, LengthLimits()):
+        for hyp in hypotheses:
+            total = sum({**full, **partial}[name].weight * score for name, score in hyp.scores.items())
+            assert hyp.score == pytest.approx(total, abs=1e-9)
+
+
+def test_a_minimum_that_nothing_reaches_is_relaxed() -> None:
+    encoded = toy_batch([20, 15], vocab=VOCAB, seed=4)
+    found = searcher(*scorers(seed=4))(encoded, LengthLimits(maxlenratio=-5, minlenratio=0.9))
+    assert all(hypotheses and all(len(h.token_ids) <= 5 for h in hypotheses) for hypotheses in found)
+
+
+def test_end_is_detected_after_three_hopeless_lengths() -> None:
+    def ended(tokens: int, score: float) -> Ended:
+        return Ended(token_ids=(1,) * tokens, score=score, scores={})
+
+    hopeless = [ended(2, -1.0), ended(5, -12.0), ended(6, -13.0), ended(7, -11.5)]
+    assert is_end_detected(hopeless, step=9)  # lengths 7, 8, 9 with sos and eos
+    assert not is_end_detected(hopeless, step=10)
+    assert not is_end_detected([*hopeless, ended(6, -10.0)], step=9)
+    assert not is_end_detected([], step=9)
