@@ -1,0 +1,112 @@
+"""Batch type `bucket`: a few fixed padded shapes, for devices that compile a graph for each shape.
+
+Boundaries are chosen so that the padding is least. A bucket holds a fixed number of utterances; those left over at its
+end move up into the next longer bucket, where they fit, so that only the last batch of all can be smaller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tympan.data.shapes import Shapes
+from tympan.data.table import Ints
+
+if TYPE_CHECKING:
+    from tympan.data.batches import BatchOptions
+
+_CANDIDATES = 256
+"""Boundaries are looked for among this many quantiles of the lengths."""
+_TEXT_MULTIPLE = 8
+_SIZE_MULTIPLE = 8
+"""Sizes from here up are multiples of it, so that 1, 2, 4 or 8 ranks get equal shares."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    rows: Ints
+    offsets: Ints
+    padded: Ints
+    """(batches, shapes)"""
+
+
+def plan_buckets(shapes: Sequence[Shapes], options: BatchOptions) -> Buckets:
+    """Batches whose padded cost (as batch type `numel` counts it) stays within batch_bins."""
+    order = np.argsort(shapes[0].lengths, kind="stable")
+    limits = _boundaries(shapes[0].lengths[order], options.num_buckets)
+    padded = _padded_shapes(shapes, order, limits)
+    cost = (padded * np.array([shape.dim for shape in shapes])).sum(axis=1)
+    capacity = _capacities(cost, options)
+    counts = _promote(np.bincount(np.searchsorted(limits, shapes[0].lengths), minlength=len(limits)), capacity)
+
+    sizes, kind = [], []
+    for bucket, count in enumerate(counts):
+        full, rest = divmod(int(count), int(capacity[bucket]))
+        sizes += [int(capacity[bucket])] * full
+        kind += [bucket] * full
+        if rest and not (options.drop_last_iter and sizes):
+            sizes.append(rest)
+            kind.append(bucket)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return Buckets(order[: offsets[-1]], offsets, padded[kind])
+
+
+def _boundaries(lengths: Ints, number: int) -> Ints:
+    """At most `number` upper limits of the sorted `lengths` with the least padding, by dynamic programming."""
+    places = np.unique(np.linspace(0, len(lengths), _CANDIDATES + 1).astype(np.int64)[1:] - 1)
+    limits = np.unique(lengths[places]).astype(np.int64)
+    # All utterances up to a limit, ties included, belong below it.
+    upto = np.searchsorted(lengths, limits, side="right")
+    below = np.concatenate([[0], upto])
+    # area[i, j]: padded length of the utterances between candidate i (exclusive) and j, padded to limit j.
+    area = (upto[None, :] - below[:, None]) * limits[None, :]
+    area = np.where(upto[None, :] > below[:, None], area, np.iinfo(np.int64).max // 4)
+    best: NDArray[np.int64] = area[0].copy()
+    back: list[Ints] = []
+    for _ in range(min(number, len(limits)) - 1):
+        total = best[:, None] + area[1:, :]
+        previous = np.argmin(total, axis=0)
+        best = np.minimum(area[0], total[previous, np.arange(len(limits))])
+        back.append(np.where(best < area[0], previous, -1))
+    return _trace(limits, back)
+
+
+def _trace(limits: Ints, back: list[Ints]) -> Ints:
+    chosen = [len(limits) - 1]
+    for previous in reversed(back):
+        place = int(previous[chosen[-1]])
+        if place < 0:
+            break
+        chosen.append(place)
+    return limits[chosen[::-1]]
+
+
+def _padded_shapes(shapes: Sequence[Shapes], order: Ints, limits: Ints) -> Ints:
+    """(buckets, shapes): each shape's longest length among all utterances up to the bucket's limit."""
+    upto = np.searchsorted(shapes[0].lengths[order], limits, side="right")
+    columns = [limits]
+    for shape in shapes[1:]:
+        longest = np.maximum.accumulate(shape.lengths[order])[upto - 1]
+        columns.append(-(-longest // _TEXT_MULTIPLE) * _TEXT_MULTIPLE)
+    return np.stack(columns, axis=1)
+
+
+def _capacities(cost: Ints, options: BatchOptions) -> Ints:
+    capacity: Ints = np.maximum(options.batch_bins // np.maximum(cost, 1), 1)
+    capacity = np.where(capacity >= _SIZE_MULTIPLE, capacity // _SIZE_MULTIPLE * _SIZE_MULTIPLE, capacity)
+    capacity = np.maximum(capacity, options.min_batch_size)
+    return capacity if options.max_batch_size is None else np.minimum(capacity, options.max_batch_size)
+
+
+def _promote(counts: Ints, capacity: Ints) -> Ints:
+    """Move what does not fill a batch up to the next bucket."""
+    counts = counts.copy()
+    for bucket in range(len(counts) - 1):
+        rest = counts[bucket] % capacity[bucket]
+        counts[bucket] -= rest
+        counts[bucket + 1] += rest
+    return counts

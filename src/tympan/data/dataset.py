@@ -1,0 +1,115 @@
+"""Utterances by row or id: read from the data files, augmented and tokenized, as arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tympan.data.audio import audio_info
+from tympan.data.index import UtteranceIndex
+from tympan.data.readers import Context, Value, read_value, require_type
+from tympan.errors import UserError
+
+Triple = tuple[str | os.PathLike[str], str, str]
+"""PATH, NAME, TYPE of `train_data_path_and_name_and_type`."""
+
+Preprocess = Callable[[str, Mapping[str, Value], int], Mapping[str, Value]]
+"""(utterance id, values, epoch) -> values, texts as numbers. The epoch is what random choices may depend on."""
+
+
+@dataclass(frozen=True)
+class Utterance:
+    id: str
+    arrays: dict[str, np.ndarray]
+    """By data name: speech (time,) or (time, dim) float32, text (length,) int64."""
+
+
+class UtteranceDataset:
+    """`dataset[row_or_id, epoch]`. Holds memory maps alone, so that worker processes cost little.
+
+    `sample_rate` None expects the rate of the first recording from all of them; 0 accepts any
+    (ESPnet2's allow_multi_rates). `keys` is a file whose ids choose the utterances, usually a shape file.
+    """
+
+    def __init__(
+        self,
+        triples: Sequence[Triple],
+        *,
+        preprocess: Preprocess | None = None,
+        keys: str | os.PathLike[str] | None = None,
+        sample_rate: int | None = None,
+        allow_pipes: bool = False,
+    ) -> None:
+        _refuse_repeated_names(triples)
+        self.types = {name: require_type(data_type) for _, name, data_type in triples}
+        self.index = UtteranceIndex({name: path for path, name, _ in triples}, keys=keys)
+        self.preprocess = preprocess
+        self._allow_pipes = allow_pipes
+        self.sample_rate = self._first_rate() if sample_rate is None else sample_rate or None
+        self._contexts = {
+            name: Context(table.path.parent, self.sample_rate, allow_pipes) for name, table in self.index.tables.items()
+        }
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.types)
+
+    def context(self, name: str) -> Context:
+        return self._contexts[name]
+
+    def __getitem__(self, item: tuple[int | str, int]) -> Utterance:
+        key, epoch = item
+        row = self.index.row(key) if isinstance(key, str) else int(key)
+        utterance_id = self.index.id(row)
+        values = {name: self._read(row, name) for name in self.types}
+        arrays = values if self.preprocess is None else self.preprocess(utterance_id, values, epoch)
+        return Utterance(utterance_id, {name: self._as_array(value, row, name) for name, value in arrays.items()})
+
+    def place(self, row: int, name: str) -> str:
+        """Where an utterance's data is written, for messages."""
+        table = self.index.tables[name]
+        return f"{table.path}:{self.index.line(row, name) + 1}: utterance '{self.index.id(row)}'"
+
+    def _read(self, row: int, name: str) -> Value:
+        try:
+            return read_value(self.types[name], self.index.value(row, name), self._contexts[name])
+        except UserError as error:
+            raise UserError(f"{self.place(row, name)}: {error}") from None
+
+    def _as_array(self, value: Value, row: int, name: str) -> np.ndarray:
+        if isinstance(value, str):
+            raise UserError(f"{self.place(row, name)}: a text needs a token_type and a token_list to become numbers")
+        if value.dtype.kind == "f":
+            return np.asarray(value, dtype=np.float32)
+        if value.dtype.kind in "iu":
+            return np.asarray(value, dtype=np.int64)
+        raise UserError(
+            f"{self.place(row, name)}: arrays of type {value.dtype} can't be used; whole or real numbers can"
+        )
+
+    def _first_rate(self) -> int | None:
+        for name, data_type in self.types.items():
+            if data_type in ("sound", "multi_columns_sound"):
+                value = self.index.value(0, name)
+                first = value if data_type == "sound" else value.split()[0]
+                base = self.index.tables[name].path.parent
+                try:
+                    return audio_info(first, allow_pipes=self._allow_pipes, base=base).rate
+                except UserError as error:
+                    raise UserError(f"{self.place(0, name)}: {error}") from None
+        return None
+
+
+def _refuse_repeated_names(triples: Sequence[Triple]) -> None:
+    names = [name for _, name, _ in triples]
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise UserError(
+            f"the data name '{repeated[0]}' is given {names.count(repeated[0])} times; each may appear once"
+        )

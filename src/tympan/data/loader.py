@@ -1,0 +1,144 @@
+"""The iterator of an epoch: planned batches, read and padded by worker processes ahead of time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from tympan.data.batch import Batch
+from tympan.data.batches import BatchPlan
+from tympan.data.collate import collate, empty_like
+from tympan.data.dataset import UtteranceDataset
+from tympan.data.plan_report import describe_plan
+from tympan.data.schedule import BatchSchedule
+from tympan.data.seeds import derive_seed
+from tympan.errors import UserError
+
+
+class EpochIterFactory:
+    """`build_iter(epoch)` yields this rank's share of each global batch; `build_iter(epoch, step)` starts later, for free.
+
+    What it yields does not depend on `num_workers`. `seed` None (validation) leaves `augment_seed` out.
+    A rank may get a batch without utterances: `ids` is empty and every tensor has a first dimension of zero.
+    """
+
+    def __init__(
+        self,
+        dataset: UtteranceDataset,
+        plan: BatchPlan,
+        *,
+        seed: int | None = None,
+        shuffle: bool = False,
+        shuffle_within_batch: bool = False,
+        num_iters_per_epoch: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        prefetch_factor: int = 4,
+        stretch: float = 1.0,
+    ) -> None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank {rank} of {world_size}")
+        self.dataset = dataset
+        self.plan = plan
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.num_workers = num_workers
+        self.pin_memory = pin_memory
+        self.prefetch_factor = prefetch_factor
+        self.stretch = stretch
+        """How much longer than planned speech may become (speed perturbation on the fly); for fixed shapes."""
+        self.schedule = BatchSchedule(
+            plan,
+            seed=seed or 0,
+            shuffle=shuffle,
+            shuffle_within_batch=shuffle_within_batch,
+            num_iters_per_epoch=num_iters_per_epoch,
+        )
+
+    def build_iter(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        steps = range(start_step, self.num_steps(epoch))
+        loader = DataLoader(
+            _EpochSteps(self, epoch),
+            batch_size=None,
+            sampler=steps,
+            collate_fn=_as_it_is,
+            num_workers=self.num_workers,
+            pin_memory=self.pin_memory,
+            prefetch_factor=self.prefetch_factor if self.num_workers else None,
+            worker_init_fn=_one_thread,
+        )
+        for item in loader:
+            if isinstance(item, _Failure):
+                raise UserError(item.message)
+            yield item
+
+    def num_steps(self, epoch: int) -> int:
+        return self.schedule.num_steps(epoch)
+
+    def batch_ids(self, epoch: int, step: int) -> tuple[str, ...]:
+        """Utterances of the global batch, over all ranks."""
+        return tuple(self.dataset.index.id(int(row)) for row in self.schedule.rows(epoch, step))
+
+    def batch_sizes(self, epoch: int) -> tuple[int, ...]:
+        """Utterances of each global batch."""
+        return tuple(int(size) for size in self.schedule.sizes(epoch))
+
+    def describe(self) -> str:
+        return describe_plan(self.plan, rate=self.dataset.sample_rate)
+
+    def load(self, epoch: int, step: int) -> Batch:
+        """This rank's share of one global batch, read here and now."""
+        rows = self.schedule.rows(epoch, step)
+        share = rows[self.rank :: self.world_size]
+        # A rank without utterances reads one all the same, to learn the shapes of the empty tensors.
+        utterances = [self.dataset[int(row), epoch] for row in (share if len(share) else rows[:1])]
+        seeds = None
+        if self.seed is not None:
+            seeds = [derive_seed(self.seed, epoch, utterance.id, "augment") for utterance in utterances]
+        batch = collate(utterances, global_size=len(rows), pad_to=self._pad_to(epoch, step), augment_seeds=seeds)
+        return batch if len(share) else empty_like(batch)
+
+    def _pad_to(self, epoch: int, step: int) -> dict[str, int] | None:
+        lengths = self.schedule.pad_to(epoch, step)
+        if lengths is None:
+            return None
+        return {
+            shape.name: int(length * self.stretch + 0.999) if place == 0 else length
+            for place, (shape, length) in enumerate(zip(self.plan.shapes, lengths, strict=True))
+        }
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A user's mistake found in a worker. As an exception torch would wrap its message in a traceback."""
+
+    message: str
+
+
+class _EpochSteps(Dataset[Batch | _Failure]):
+    """Item i is the batch of step i."""
+
+    def __init__(self, factory: EpochIterFactory, epoch: int) -> None:
+        self.factory = factory
+        self.epoch = epoch
+
+    def __getitem__(self, step: int) -> Batch | _Failure:
+        try:
+            return self.factory.load(self.epoch, step)
+        except UserError as error:
+            return _Failure(str(error))
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _one_thread(_worker: int) -> None:
+    torch.set_num_threads(1)

@@ -1,0 +1,141 @@
+"""Data types of `train_data_path_and_name_and_type`: how the value of a line becomes an array or a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tympan.data.ark import read_matrix
+from tympan.data.audio import audio_info, is_pipe, locate, read_audio, split_ark
+from tympan.errors import UserError
+
+Value = np.ndarray | str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a reader may need beside the line: where it stands, the rate that is expected, whether programs may run."""
+
+    base: Path
+    sample_rate: int | None = None
+    allow_pipes: bool = False
+
+
+def read_value(data_type: str, value: str, context: Context) -> Value:
+    """Samples (time,) or (time, channels), features (time, dim), integers (time,), or a text as it stands."""
+    return READERS[data_type](value, context)
+
+
+def require_type(data_type: str) -> str:
+    if data_type not in READERS:
+        raise UserError(f"data type '{data_type}' is unknown; choose from {', '.join(READERS)}")
+    return data_type
+
+
+def value_length(data_type: str, value: str, context: Context) -> tuple[int, int]:
+    """Length and elements a step, from the header where there is one."""
+    if data_type in ("sound", "multi_columns_sound"):
+        first, *others = [value] if data_type == "sound" else value.split()
+        info = audio_info(first, allow_pipes=context.allow_pipes, base=context.base)
+        return info.frames, info.channels + len(others)
+    if data_type == "kaldi_ark":
+        if _holds_audio(value, context):
+            return value_length("sound", value, context)
+        shape = _kaldi_ark(value, context).shape
+    elif data_type == "npy":
+        shape = np.load(locate(value, context.base), mmap_mode="r", allow_pickle=False).shape
+    else:
+        shape = np.shape(read_value(data_type, value, context))
+    return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
+
+
+def _sound(value: str, context: Context) -> np.ndarray:
+    audio = read_audio(value, allow_pipes=context.allow_pipes, base=context.base)
+    if context.sample_rate is not None and audio.rate != context.sample_rate:
+        raise UserError(
+            f"{value}: the sample rate is {audio.rate} Hz, {context.sample_rate} Hz is expected "
+            "(frontend_conf fs, or the rate of the first recording)"
+        )
+    return audio.samples
+
+
+def _multi_columns_sound(value: str, context: Context) -> np.ndarray:
+    """Several files of one channel each, side by side: (time, channels)."""
+    columns = [_sound(column, context) for column in value.split()]
+    columns = [column[:, None] if column.ndim == 1 else column for column in columns]
+    lengths = {len(column) for column in columns}
+    if len(lengths) != 1:
+        raise UserError(f"{value}: the files of one utterance must be of equal length, found {sorted(lengths)} samples")
+    return np.concatenate(columns, axis=1)
+
+
+def _kaldi_ark(value: str, context: Context) -> np.ndarray:
+    """A matrix of features, or audio in an archive (then in [-1, 1), which ESPnet2 leaves as 16-bit numbers)."""
+    if _holds_audio(value, context):
+        return _sound(value, context)
+    return np.asarray(read_matrix(value, base=context.base), dtype=np.float32)
+
+
+def _holds_audio(value: str, context: Context) -> bool:
+    if is_pipe(value):
+        return True
+    path, offset = split_ark(locate(value, context.base))
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(offset or 0)
+            return stream.read(4) in (b"RIFF", b"fLaC", b"AUDI", b"OggS", b"NIST")
+    except OSError as error:
+        raise UserError(f"{value}: {error.strerror or error}") from None
+
+
+def _npy(value: str, context: Context) -> np.ndarray:
+    try:
+        return np.asarray(np.load(locate(value, context.base), allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{value}: cannot be read as a numpy array: {error}") from None
+
+
+def _text(value: str, _context: Context) -> str:
+    return value
+
+
+def _text_int(value: str, _context: Context) -> np.ndarray:
+    return _numbers(value, None, np.int64)
+
+
+def _csv_int(value: str, _context: Context) -> np.ndarray:
+    return _numbers(value, ",", np.int64)
+
+
+def _text_float(value: str, _context: Context) -> np.ndarray:
+    return _numbers(value, None, np.float32)
+
+
+def _csv_float(value: str, _context: Context) -> np.ndarray:
+    return _numbers(value, ",", np.float32)
+
+
+def _numbers(value: str, separator: str | None, dtype: type) -> np.ndarray:
+    try:
+        return np.array(value.split(separator), dtype=dtype)
+    except ValueError:
+        kind = "whole numbers" if dtype is np.int64 else "numbers"
+        raise UserError(
+            f"expected {kind} separated by {'commas' if separator else 'blanks'}, found '{value}'"
+        ) from None
+
+
+READERS: dict[str, Callable[[str, Context], Value]] = {
+    "sound": _sound,
+    "multi_columns_sound": _multi_columns_sound,
+    "kaldi_ark": _kaldi_ark,
+    "npy": _npy,
+    "text": _text,
+    "text_int": _text_int,
+    "csv_int": _csv_int,
+    "text_float": _text_float,
+    "csv_float": _csv_float,
+}

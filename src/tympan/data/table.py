@@ -1,0 +1,211 @@
+"""One file of `id value` lines (wav.scp, text, a shape file), found by id without reading it into memory.
+
+The line table is built once by numpy and, for large files, kept in a folder `.tympan` beside the file and mapped into
+memory: worker processes share its pages, and a million lines open in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+
+Ints = NDArray[np.int64]
+
+CACHE_DIR = ".tympan"
+CACHED_FROM_BYTES = 1 << 20
+"""Smaller files are parsed each time: it takes a few milliseconds, and leaves the user's folder alone."""
+
+_VERSION = 1
+_HEADER_BYTES = 4096
+_CHUNK_LINES = 1 << 16
+_NEWLINE, _TAB, _RETURN, _SPACE = 10, 9, 13, 32
+
+_log = logging.getLogger(__name__)
+
+
+class Table:
+    """Lines by number (their order in the file) and by id."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            with self.path.open("rb") as stream:
+                status = os.fstat(stream.fileno())
+                if status.st_size == 0:
+                    raise UserError(f"{self.path}: the file is empty")
+                self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        except (FileNotFoundError, IsADirectoryError):
+            raise UserError(f"{self.path}: no such file") from None
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be read: {error.strerror}") from None
+        self.stamp = {"version": _VERSION, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
+        columns = None
+        if status.st_size >= CACHED_FROM_BYTES:
+            columns = _read_cache(self.cache_path("index"), self.stamp)
+        if columns is None:
+            columns = _parse(self.path, np.frombuffer(self._bytes, dtype=np.uint8))
+            if status.st_size >= CACHED_FROM_BYTES:
+                _write_cache(self.cache_path("index"), self.stamp, columns)
+                columns = _read_cache(self.cache_path("index"), self.stamp) or columns
+        self._ids: NDArray[np.bytes_] = columns["ids"]
+        self._starts: Ints = columns["starts"]
+        self._ends: Ints = columns["ends"]
+        self._order: Ints | None = columns.get("order")
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def ids(self) -> NDArray[np.bytes_]:
+        """UTF-8 ids in the order of the file."""
+        return self._ids
+
+    def id(self, line: int) -> str:
+        return bytes(self._ids[line]).decode("utf-8")
+
+    def value(self, line: int) -> str:
+        raw = self._bytes[self._starts[line] : self._ends[line]]
+        try:
+            return raw.decode("utf-8")
+        except UnicodeDecodeError:
+            raise UserError(f"{self.path}:{line + 1}: utterance '{self.id(line)}' is not UTF-8 text") from None
+
+    def find(self, utterance_id: str) -> int | None:
+        """The line of an id."""
+        key = utterance_id.encode("utf-8")
+        if len(key) > self._ids.dtype.itemsize:
+            return None
+        line = int(self.find_all(np.array([key], dtype=self._ids.dtype))[0])
+        return None if line < 0 else line
+
+    def find_all(self, ids: NDArray[np.bytes_]) -> Ints:
+        """The lines of many ids, -1 for those that are not here."""
+        if len(ids) == len(self) and np.array_equal(ids, self._ids):
+            return np.arange(len(ids), dtype=np.int64)
+        places = np.searchsorted(self._ids, ids, sorter=self._order)
+        places = np.minimum(places, len(self) - 1)
+        lines = places if self._order is None else self._order[places]
+        return np.where(self._ids[lines] == ids, lines, -1).astype(np.int64)
+
+    def value_bytes(self) -> NDArray[np.bytes_]:
+        """All values as one array of fixed width: for short values such as shapes."""
+        raw = np.frombuffer(self._bytes, dtype=np.uint8)
+        return _fixed_width(raw, np.asarray(self._starts), np.asarray(self._ends))
+
+    def cache_path(self, suffix: str) -> Path:
+        return self.path.parent / CACHE_DIR / f"{self.path.name}.{suffix}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"path": self.path}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.path = state["path"]
+        self._open()
+
+
+def _parse(path: Path, raw: NDArray[np.uint8]) -> dict[str, Any]:
+    ends = np.flatnonzero(raw == _NEWLINE).astype(np.int64)
+    if raw[-1] != _NEWLINE:
+        ends = np.append(ends, len(raw))
+    starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
+    blanks = np.append(np.flatnonzero((raw == _SPACE) | (raw == _TAB) | (raw == _RETURN)), len(raw))
+    id_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
+    if (id_ends == starts).any():
+        line = int(np.argmax(id_ends == starts))
+        raise UserError(f"{path}:{line + 1}: the line is empty or begins with a blank; an utterance id is expected")
+    ids = _fixed_width(raw, starts, id_ends)
+    value_starts, value_ends = _strip(raw, id_ends, ends)
+    columns: dict[str, Any] = {"ids": ids, "starts": value_starts, "ends": value_ends}
+    if not (ids[:-1] < ids[1:]).all():
+        order = np.argsort(ids, kind="stable").astype(np.int64)
+        _refuse_repeats(path, ids, order)
+        columns["order"] = order
+    return columns
+
+
+def _strip(raw: NDArray[np.uint8], starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
+    """Move both ends of each span inwards past blanks."""
+    starts, ends = starts.copy(), ends.copy()
+    is_blank = np.zeros(256, dtype=bool)
+    is_blank[[_SPACE, _TAB, _RETURN]] = True
+    moving = np.flatnonzero(starts < ends)
+    while len(moving):
+        moving = moving[is_blank[raw[starts[moving]]]]
+        starts[moving] += 1
+        moving = moving[starts[moving] < ends[moving]]
+    moving = np.flatnonzero(starts < ends)
+    while len(moving):
+        moving = moving[is_blank[raw[ends[moving] - 1]]]
+        ends[moving] -= 1
+        moving = moving[starts[moving] < ends[moving]]
+    return starts, ends
+
+
+def _fixed_width(raw: NDArray[np.uint8], starts: Ints, ends: Ints) -> NDArray[np.bytes_]:
+    """The spans as an array of bytes strings, filled with NUL."""
+    width = max(int((ends - starts).max(initial=0)), 1)
+    out = np.zeros((len(starts), width), dtype=np.uint8)
+    column = np.arange(width)
+    for first in range(0, len(starts), _CHUNK_LINES):
+        begin, end = starts[first : first + _CHUNK_LINES, None], ends[first : first + _CHUNK_LINES, None]
+        place = begin + column
+        out[first : first + _CHUNK_LINES] = np.where(place < end, raw[np.minimum(place, len(raw) - 1)], 0)
+    return out.view(f"S{width}")[:, 0]
+
+
+def _refuse_repeats(path: Path, ids: NDArray[np.bytes_], order: Ints) -> None:
+    same = np.flatnonzero(ids[order[:-1]] == ids[order[1:]])
+    if len(same):
+        shown = [
+            f"{path}:{order[place + 1] + 1}: utterance '{ids[order[place]].decode('utf-8', 'replace')}' "
+            f"is already on line {order[place] + 1}"
+            for place in same[:5]
+        ]
+        if len(same) > len(shown):
+            shown.append(f"{path}: {len(same) - len(shown)} more repeated ids")
+        raise UserError("\n".join(shown))
+
+
+def _write_cache(path: Path, stamp: dict[str, int], columns: dict[str, Any]) -> None:
+    layout, offset = {}, _HEADER_BYTES
+    for name, column in columns.items():
+        layout[name] = {"dtype": column.dtype.str, "offset": offset, "count": len(column)}
+        offset = -(-(offset + column.nbytes) // 64) * 64
+    header = json.dumps({**stamp, "columns": layout}).encode("ascii").ljust(_HEADER_BYTES)
+    try:
+        with atomic_write(path, "wb") as stream:
+            stream.write(header)
+            for name, column in columns.items():
+                stream.seek(layout[name]["offset"])
+                stream.write(np.ascontiguousarray(column).data)
+    except OSError as error:
+        _log.warning("%s cannot be written (%s): the line table is built again at each start", path, error.strerror)
+
+
+def _read_cache(path: Path, stamp: dict[str, int]) -> dict[str, Any] | None:
+    """The columns, memory-mapped; None if there are none for the file as it is now."""
+    try:
+        with path.open("rb") as stream:
+            header = json.loads(stream.read(_HEADER_BYTES))
+    except (OSError, ValueError):
+        return None
+    layout = header.pop("columns", None)
+    if header != stamp or layout is None:
+        return None
+    return {
+        name: np.memmap(path, dtype=place["dtype"], mode="r", offset=place["offset"], shape=(place["count"],))
+        for name, place in layout.items()
+    }

@@ -1,0 +1,102 @@
+"""Phonemes (`token_type: phn`): already written in the text, or made by an optional g2p package."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tympan.errors import UserError
+from tympan.text.tokenizer import SPACE, Symbols, read_symbols
+
+PACKAGES = {
+    "g2p_en": "g2p_en",
+    "g2p_en_no_space": "g2p_en",
+    "pypinyin_g2p": "pypinyin",
+    "pypinyin_g2p_phone": "pypinyin",
+}
+
+
+class PhonemeTokenizer:
+    """Tokens of `g2p_type`; None takes phonemes separated by blanks as they are."""
+
+    def __init__(
+        self,
+        g2p_type: str | None = None,
+        *,
+        non_linguistic_symbols: Symbols = None,
+        space_symbol: str = SPACE,
+        remove_non_linguistic_symbols: bool = False,
+    ) -> None:
+        if g2p_type is not None and g2p_type not in PACKAGES:
+            raise UserError(f"g2p '{g2p_type}' is unknown; choose from {', '.join(PACKAGES)}, or leave it out")
+        self.g2p_type = g2p_type
+        self.space_symbol = space_symbol
+        self.symbols = read_symbols(non_linguistic_symbols)
+        self.removes_symbols = remove_non_linguistic_symbols
+        self._g2p: Callable[[str], list[str]] | None = None
+        self._load()
+
+    def text2tokens(self, line: str) -> list[str]:
+        tokens: list[str] = []
+        for word, is_symbol in self._split(line):
+            if not is_symbol:
+                tokens += self._load()(word)
+            elif not self.removes_symbols:
+                tokens.append(word)
+        return [self.space_symbol if token == " " else token for token in tokens]
+
+    def tokens2text(self, tokens: Iterable[str]) -> str:
+        """Phonemes can't be spelled back: they are joined with blanks."""
+        return " ".join(tokens)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_g2p": None}
+
+    def _split(self, line: str) -> list[tuple[str, bool]]:
+        """Runs of text and single symbols, in order."""
+        parts: list[tuple[str, bool]] = []
+        run: list[str] = []
+        for word in line.split():
+            if word in self.symbols:
+                if run:
+                    parts.append((" ".join(run), False))
+                    run = []
+                parts.append((word, True))
+            else:
+                run.append(word)
+        return [*parts, (" ".join(run), False)] if run else parts
+
+    def _load(self) -> Callable[[str], list[str]]:
+        if self._g2p is None:
+            self._g2p = str.split if self.g2p_type is None else _g2p(self.g2p_type)
+        return self._g2p
+
+
+def _g2p(name: str) -> Callable[[str], list[str]]:
+    try:
+        package = importlib.import_module(PACKAGES[name])
+    except ImportError:
+        raise UserError(f"g2p '{name}' needs another package: pip install {PACKAGES[name]}") from None
+    if name.startswith("g2p_en"):
+        english = package.G2p()
+        keeps_space = name == "g2p_en"
+        return lambda text: [phone for phone in english(text) if keeps_space or phone != " "]
+
+    def syllables(text: str) -> list[str]:
+        return [reading[0] for reading in package.pinyin(text, style=package.Style.TONE3)]
+
+    if name == "pypinyin_g2p":
+        return syllables
+    return lambda text: [part for syllable in syllables(text) for part in _initial_and_final(package, syllable)]
+
+
+def _initial_and_final(package: Any, syllable: str) -> list[str]:
+    """`zhong1` to `zh`, `ong1`."""
+    tone = syllable[-1] if syllable[-1:].isdigit() else ""
+    plain = syllable[: len(syllable) - len(tone)]
+    if not plain.isascii() or not plain.isalpha():
+        return [syllable]
+    initial = package.contrib.tone_convert.to_initials(plain, strict=True)
+    final = package.contrib.tone_convert.to_finals(plain, strict=True)
+    return [part for part in (initial, final + tone) if part and not part.isdigit()]

@@ -1,0 +1,96 @@
+"""BPE and unigram pieces through the sentencepiece library: using a model and training one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tympan.errors import UserError
+from tympan.text.vocabulary import BLANK, SOS_EOS, UNK
+
+
+class BpeTokenizer:
+    """Pieces of a sentencepiece model. The model is loaded at first use, in each process for itself."""
+
+    def __init__(self, model: str | os.PathLike[str]) -> None:
+        self.model = Path(model)
+        if not self.model.is_file():
+            raise UserError(f"{self.model}: no such sentencepiece model (bpemodel)")
+        self._processor: Any = None
+
+    def text2tokens(self, line: str) -> list[str]:
+        pieces: list[str] = self._loaded().encode(line, out_type=str)
+        return pieces
+
+    def tokens2text(self, tokens: Iterable[str]) -> str:
+        text: str = self._loaded().decode_pieces(list(tokens))
+        return text
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"model": self.model, "_processor": None}
+
+    def _loaded(self) -> Any:
+        if self._processor is None:
+            self._processor = _load(self.model)
+        return self._processor
+
+
+def train_sentencepiece(
+    inputs: Sequence[str | os.PathLike[str]],
+    model_prefix: str | os.PathLike[str],
+    *,
+    vocab_size: int,
+    model_type: str = "unigram",
+    character_coverage: float = 1.0,
+    user_defined_symbols: Sequence[str] = (),
+    input_sentence_size: int = 100_000_000,
+    seed: int = 0,
+) -> Path:
+    """Train PREFIX.model and PREFIX.vocab on plain text files (one sentence a line); returns the model's path."""
+    import sentencepiece
+
+    missing = [f"{os.fspath(path)}: no such text file" for path in inputs if not Path(path).is_file()]
+    if missing:
+        raise UserError("\n".join(missing))
+    prefix = Path(model_prefix)
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    sentencepiece.set_random_generator_seed(seed)
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            input=[os.fspath(path) for path in inputs],
+            model_prefix=os.fspath(prefix),
+            vocab_size=vocab_size,
+            model_type=model_type,
+            character_coverage=character_coverage,
+            user_defined_symbols=list(user_defined_symbols),
+            input_sentence_size=input_sentence_size,
+            shuffle_input_sentence=True,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError, ValueError) as error:
+        raise UserError(f"sentencepiece could not train {prefix}.model: {_reason(error)}") from None
+    return prefix.with_name(f"{prefix.name}.model")
+
+
+def piece_tokens(model: str | os.PathLike[str]) -> list[str]:
+    """The token list that belongs to a model, laid out as ESPnet2's recipes do."""
+    processor = _load(Path(model))
+    special = {UNK, "<s>", "</s>", BLANK, SOS_EOS}
+    pieces = (processor.id_to_piece(number) for number in range(processor.get_piece_size()))
+    return [BLANK, UNK, *(piece for piece in pieces if piece not in special), SOS_EOS]
+
+
+def _load(model: Path) -> Any:
+    import sentencepiece
+
+    try:
+        return sentencepiece.SentencePieceProcessor(model_file=os.fspath(model))
+    except (RuntimeError, OSError) as error:
+        raise UserError(f"{model}: not a readable sentencepiece model: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    """The library prefixes its messages with a place in its own source: keep what follows."""
+    return str(error).strip().rpartition("] ")[2] or str(error)

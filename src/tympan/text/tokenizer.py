@@ -1,0 +1,121 @@
+"""Tokenizers: a line of text to tokens and back (char, word, bpe, phn)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+from tympan.errors import UserError
+
+TOKEN_TYPES = ("char", "word", "bpe", "phn")
+SPACE = "<space>"
+
+Symbols = str | os.PathLike[str] | Iterable[str] | None
+"""Non-linguistic symbols: a file with one a line, or the symbols themselves."""
+
+
+class Tokenizer(Protocol):
+    """Every tokenizer can be pickled, since worker processes use it."""
+
+    def text2tokens(self, line: str) -> list[str]: ...
+
+    def tokens2text(self, tokens: Iterable[str]) -> str: ...
+
+
+def build_tokenizer(
+    token_type: str,
+    *,
+    bpemodel: str | os.PathLike[str] | None = None,
+    non_linguistic_symbols: Symbols = None,
+    remove_non_linguistic_symbols: bool = False,
+    space_symbol: str = SPACE,
+    delimiter: str | None = None,
+    g2p_type: str | None = None,
+) -> Tokenizer:
+    """The tokenizer that ESPnet2's options of the same names mean."""
+    if token_type == "char":
+        return CharTokenizer(
+            non_linguistic_symbols=non_linguistic_symbols,
+            space_symbol=space_symbol,
+            remove_non_linguistic_symbols=remove_non_linguistic_symbols,
+        )
+    if token_type == "word":
+        removed = non_linguistic_symbols if remove_non_linguistic_symbols else None
+        return WordTokenizer(delimiter=delimiter, removed_symbols=removed)
+    if token_type == "bpe":
+        if bpemodel is None:
+            raise UserError("token_type bpe needs --bpemodel, a sentencepiece model (`tympan spm_train` makes one)")
+        if remove_non_linguistic_symbols:
+            raise UserError("remove_non_linguistic_symbols works with the token types char, word and phn, not with bpe")
+        from tympan.text.sentencepiece import BpeTokenizer
+
+        return BpeTokenizer(bpemodel)
+    if token_type == "phn":
+        from tympan.text.phonemes import PhonemeTokenizer
+
+        return PhonemeTokenizer(
+            g2p_type,
+            non_linguistic_symbols=non_linguistic_symbols,
+            space_symbol=space_symbol,
+            remove_non_linguistic_symbols=remove_non_linguistic_symbols,
+        )
+    raise UserError(f"token_type '{token_type}' is unknown; choose one of {', '.join(TOKEN_TYPES)}")
+
+
+class CharTokenizer:
+    """One token a character; non-linguistic symbols such as `<noise>` stay whole, a blank is `<space>`."""
+
+    def __init__(
+        self,
+        *,
+        non_linguistic_symbols: Symbols = None,
+        space_symbol: str = SPACE,
+        remove_non_linguistic_symbols: bool = False,
+    ) -> None:
+        self.space_symbol = space_symbol
+        self.symbols = read_symbols(non_linguistic_symbols)
+        self.removes_symbols = remove_non_linguistic_symbols
+        # The longest symbol wins where one begins with another (ESPnet2 leaves it to the order of a set).
+        longest_first = sorted(self.symbols, key=len, reverse=True)
+        self._pattern = re.compile("|".join([*map(re.escape, longest_first), "."]), re.DOTALL)
+
+    def text2tokens(self, line: str) -> list[str]:
+        if not self.symbols:
+            return [self.space_symbol if char == " " else char for char in line]
+        tokens = self._pattern.findall(line)
+        if self.removes_symbols:
+            tokens = [token for token in tokens if token not in self.symbols]
+        return [self.space_symbol if token == " " else token for token in tokens]
+
+    def tokens2text(self, tokens: Iterable[str]) -> str:
+        return "".join(" " if token == self.space_symbol else token for token in tokens)
+
+
+class WordTokenizer:
+    """One token a word, split at white space or at `delimiter`."""
+
+    def __init__(self, *, delimiter: str | None = None, removed_symbols: Symbols = None) -> None:
+        self.delimiter = delimiter
+        self.removed = read_symbols(removed_symbols)
+
+    def text2tokens(self, line: str) -> list[str]:
+        return [word for word in line.split(self.delimiter) if word not in self.removed]
+
+    def tokens2text(self, tokens: Iterable[str]) -> str:
+        return (" " if self.delimiter is None else self.delimiter).join(tokens)
+
+
+def read_symbols(symbols: Symbols) -> frozenset[str]:
+    """The symbols of a file (one a line), or those given."""
+    if symbols is None:
+        return frozenset()
+    if isinstance(symbols, (str, os.PathLike)):
+        try:
+            lines = Path(symbols).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            raise UserError(f"{os.fspath(symbols)}: no such file of non-linguistic symbols") from None
+        symbols = [line.strip() for line in lines]
+    return frozenset(symbol for symbol in symbols if symbol)
