@@ -3,5 +3,14 @@
 from tympan.config.option import argument, option
 from tympan.config.parse import dump_config, parse_args
 from tympan.config.registry import Registry
+from tympan.config.training import load_training_config, parse_training
 
-__all__ = ["Registry", "argument", "dump_config", "option", "parse_args"]
+__all__ = [
+    "Registry",
+    "argument",
+    "dump_config",
+    "load_training_config",
+    "option",
+    "parse_args",
+    "parse_training",
+]

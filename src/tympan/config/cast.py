@@ -42,7 +42,7 @@ def cast(value: Any, wanted: Any) -> Any:
 
 def from_text(text: str, wanted: Any) -> Any:
     """One command-line word as a value for `cast`: text stays text where text is wanted, else it is read as YAML."""
-    members = _members(wanted)
+    members = members_of(wanted)
     if text.lower() in _NONE_WORDS and type(None) in members:
         return None
     if any(_is_text(member) for member in members) and not text.startswith(("[", "{")):
@@ -117,6 +117,8 @@ def _cast_scalar(value: Any, wanted: Any) -> Any:
             value = value.text
         elif isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
+        elif typing.get_origin(wanted) is Literal and isinstance(value, str):
+            value = next((item for item in typing.get_args(wanted) if item.lower() == value.lower()), value)
     is_number = wanted in (int, float)
     if (is_number and isinstance(value, bool)) or (wanted is bool and type(value) in (int, float, WrittenFloat)):
         raise _refusal(value, wanted)
@@ -144,7 +146,7 @@ def _adapter(wanted: Any) -> TypeAdapter[Any]:
         return TypeAdapter(wanted)
 
 
-def _members(wanted: Any) -> tuple[Any, ...]:
+def members_of(wanted: Any) -> tuple[Any, ...]:
     if typing.get_origin(wanted) in (Union, types.UnionType):
         return typing.get_args(wanted)
     return (wanted,)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tympan.config.cast import _members, from_text
+from tympan.config.cast import from_text, members_of
 from tympan.config.mistakes import Mistakes, did_you_mean, nearest
 from tympan.config.option import Option
 from tympan.config.registry import merged
@@ -44,9 +44,6 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
         name, has_value, value = word.removeprefix("--").partition("=")
         if name in ("help", "-h", "print_config"):
             line.switches.add("help" if name == "-h" else name)
-            if name == "print_config" and words and words[0].lower() in _BOOLEANS:
-                if from_text(words.pop(0), bool) is False:
-                    line.switches.discard(name)
             continue
         option = options.get(name)
         if name != "config" and (option is None or option.extra.positional):
@@ -85,7 +82,7 @@ def _take_values(words: list[str], option: Option | None) -> list[str]:
     if option is None:
         most = 1
     else:
-        members = [typing.get_origin(member) or member for member in _members(option.type)]
+        members = [typing.get_origin(member) or member for member in members_of(option.type)]
         if bool in members and len(members) == 1:
             return [words.pop(0)] if words and words[0].lower() in _BOOLEANS else ["true"]
         most = 10**6 if any(member in (list, tuple) for member in members) else 1
@@ -96,7 +93,7 @@ def _take_values(words: list[str], option: Option | None) -> list[str]:
 
 
 def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine, mistakes: Mistakes) -> None:
-    origins = {typing.get_origin(member) or member for member in _members(option.type)}
+    origins = {typing.get_origin(member) or member for member in members_of(option.type)}
     is_list = list in origins
     if not is_list and any(not given for given in occurrences):
         mistakes.add(option.flag, "a value must follow")
@@ -116,8 +113,8 @@ def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine
 
 
 def _read_list(option: Option, texts: list[str]) -> Any:
-    """Each word is an item, or a YAML list of items; a lone word may also be what the list type has beside it (null)."""
-    members = _members(option.type)
+    """Each word is an item, or a YAML list of items; a lone word may also be the null beside the list type."""
+    members = members_of(option.type)
     if len(texts) == 1 and len(members) > 1:
         value = from_text(texts[0], option.type)
         if value is None or not isinstance(value, list):
@@ -170,7 +167,7 @@ def parse_value(text: str) -> Any:
 def _read_positionals(positionals: list[Option], words: list[str], line: CommandLine, mistakes: Mistakes) -> None:
     left = list(words)
     for index, option in enumerate(positionals):
-        is_list = any((typing.get_origin(member) or member) is list for member in _members(option.type))
+        is_list = any((typing.get_origin(member) or member) is list for member in members_of(option.type))
         if is_list:
             after = sum(item.is_required for item in positionals[index + 1 :])
             taken, left = left[: len(left) - after], left[max(0, len(left) - after) :]

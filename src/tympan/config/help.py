@@ -37,14 +37,14 @@ def _usage(item: Option) -> str:
 def _metavar(item: Option) -> str:
     if item.extra.positional:
         return item.flag
-    if item.extra.registry is not None:
-        return "NAME"
-    return "KEY=VALUE" if item.is_conf else describe(item.type).replace(" ", "")
+    if item.is_conf:
+        return "KEY=VALUE"
+    return "NAME" if item.extra.registry is not None else describe(item.type).replace(" ", "")
 
 
 def _help(item: Option) -> str:
     text = item.extra.help
-    if item.extra.registry is not None:
+    if item.extra.registry is not None and not item.is_conf:
         text += f" ({', '.join(item.extra.registry.names())}; or package.module:Class)"
     if item.is_required or item.is_conf:
         return text.replace("%", "%%")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,8 +23,9 @@ class Extra:
     positional: bool = False
     registry: Registry | None = None
     conf_of: str | None = None
-    target: str | None = None
     not_yet: str | None = None
+    not_yet_values: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Option:
     @property
     def is_conf(self) -> bool:
         """A dict option: merged key by key."""
-        return self.extra.conf_of is not None or self.extra.target is not None or _is_dict(self.type)
+        return _is_dict(self.type)
 
     @property
     def flag(self) -> str:
@@ -55,9 +57,20 @@ def argument(default: Any = _NONE, *, help: str) -> Any:
     return _field(default, Extra(help, group="arguments", positional=True))
 
 
-def option(default: Any = _NONE, *, help: str, group: str = "options") -> Any:
-    """An option `--name`; without a default it must be given."""
-    return _field(default, Extra(help, group=group))
+def option(
+    default: Any = _NONE,
+    *,
+    help: str,
+    group: str = "options",
+    not_yet_values: Mapping[str, str] | None = None,
+    aliases: Mapping[str, str] | None = None,
+) -> Any:
+    """An option `--name`; without a default it must be given.
+
+    `not_yet_values` are values that ESPnet2 takes and Tympan does not, with what to use instead.
+    """
+    extra = Extra(help, group=group, not_yet_values=not_yet_values or {}, aliases=aliases or {})
+    return _field(default, extra)
 
 
 def choice(registry: Registry, default: str | None, *, help: str, group: str) -> Any:
@@ -70,9 +83,9 @@ def conf_of(name: str, *, help: str, group: str) -> Any:
     return _field({}, Extra(help, group=group, conf_of=name))
 
 
-def conf_for(target: str, *, help: str, group: str) -> Any:
-    """The keyword arguments of the one class `"module:Class"`."""
-    return _field({}, Extra(help, group=group, target=target))
+def conf_for(registry: Registry, *, help: str, group: str) -> Any:
+    """The keyword arguments of the one class in `registry`."""
+    return _field({}, Extra(help, group=group, registry=registry))
 
 
 def not_yet(default: Any, *, instead: str) -> Any:

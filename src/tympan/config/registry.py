@@ -47,10 +47,9 @@ class Registry:
             return lowered
         if lowered in self._not_yet:
             raise UserError(f"ESPnet2's {self.kind} '{name}' is not in Tympan yet; {self._not_yet[lowered]}")
-        allowed = ", ".join(self._targets) or "none"
-        raise UserError(
-            f"there is no {self.kind} '{name}'.{did_you_mean(name, self._targets)} Known: {allowed}; or package.module:Class"
-        )
+        hint = did_you_mean(name, self._targets)
+        known = ", ".join(self._targets) or "none"
+        raise UserError(f"there is no {self.kind} '{name}'.{hint} Known: {known}; or package.module:Class")
 
     def target(self, name: str) -> str:
         """The `"module:Class"` of a name."""

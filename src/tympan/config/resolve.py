@@ -11,7 +11,7 @@ from tympan.config.cast import CastError, cast
 from tympan.config.mistakes import Mistakes, nearest
 from tympan.config.option import Option, options_of
 from tympan.config.registry import complete
-from tympan.config.signature import REQUIRED, Parameter, read_signature
+from tympan.config.signature import REQUIRED, Parameter
 from tympan.config.yaml_text import Document
 from tympan.errors import UserError
 
@@ -125,7 +125,13 @@ class _Resolver:
             return option.default
         where = self._where(option.name)
         try:
-            value = cast(self.given[option.name], option.type)
+            given = self.given[option.name]
+            if isinstance(given, str):
+                given = option.extra.aliases.get(given, given)
+                if given in option.extra.not_yet_values:
+                    instead = option.extra.not_yet_values[given]
+                    raise UserError(f"ESPnet2 has '{given}', Tympan does not have it yet; {instead}")
+            value = cast(given, option.type)
             if option.extra.registry is not None and value is not None:
                 value = option.extra.registry.canonical(value)
         except (CastError, UserError) as error:
@@ -140,7 +146,7 @@ class _Resolver:
         if not isinstance(given, dict):
             self.mistakes.add(self._where(option.name), f"wants a mapping, found {given!r}")
             return {}
-        if option.extra.conf_of is None and option.extra.target is None:
+        if option.extra.conf_of is None and option.extra.registry is None:
             return self._free_conf(option, given)
         try:
             owner, parameters = self._parameters(option)
@@ -179,8 +185,9 @@ class _Resolver:
             return option.default
 
     def _parameters(self, option: Option) -> tuple[str, dict[str, Parameter] | None]:
-        if option.extra.target is not None:
-            return option.name.removesuffix("_conf"), read_signature(option.extra.target)
+        if option.extra.registry is not None:
+            (only,) = option.extra.registry.names()
+            return option.extra.registry.kind, option.extra.registry.parameters(only)
         chooser = self.options[option.extra.conf_of or ""]
         name = self.values[chooser.name]
         if name is None or chooser.extra.registry is None:
@@ -195,9 +202,9 @@ class _Resolver:
         lacking = self.rules.lacking.get(f"{option.name}:{chosen}", {})
         kept = {}
         for key, value in given.items():
-            if key in parameters or key not in lacking:
-                kept[key] = value
-            elif value != lacking[key]:
+            if key in lacking and value != lacking[key]:
                 where = self._where(option.name, key)
-                self.mistakes.add(where, f"ESPnet2's {owner} has this key, Tympan's does not have it yet")
+                self.mistakes.add(where, f"ESPnet2's {owner} has this key, Tympan's takes it at {lacking[key]!r} only")
+            elif key in parameters or key not in lacking:
+                kept[key] = value
         return kept

@@ -37,7 +37,15 @@ _SIMPLE: dict[str, Any] = {
     "Path": Path,
     "object": Any,
 }
-_GENERIC = {"list": list, "List": list, "Sequence": list, "Iterable": list, "dict": dict, "Dict": dict, "Mapping": dict}
+_GENERIC: dict[str, Any] = {
+    "list": list,
+    "List": list,
+    "Sequence": list,
+    "Iterable": list,
+    "dict": dict,
+    "Dict": dict,
+    "Mapping": dict,
+}
 
 
 @dataclass(frozen=True)
@@ -78,9 +86,9 @@ def import_class(target: str) -> type[Any]:
 
 def signature_from_class(found: type[Any]) -> dict[str, Parameter]:
     """By inspection."""
-    parameters = inspect.signature(found.__init__).parameters  # type: ignore[misc]
+    parameters = inspect.signature(found.__init__).parameters
     try:
-        hints = typing.get_type_hints(found.__init__)  # type: ignore[misc]
+        hints = typing.get_type_hints(found.__init__)
     except NameError:
         hints = {}
     result = {}
@@ -167,7 +175,7 @@ def _generic(name: str, node: ast.expr) -> Any:
 
 def _union(members: list[Any]) -> Any:
     known = [member for member in members if member is not None]
-    return typing.Union[tuple(known)] if known else None
+    return typing.Union[tuple(known)] if known else None  # noqa: UP007
 
 
 def _without_tensors(annotation: Any, default: Any) -> Any:

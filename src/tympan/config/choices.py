@@ -1,0 +1,190 @@
+"""The names that a user may choose, in ESPnet2's words, and the classes behind them."""
+
+from __future__ import annotations
+
+from tympan.config.registry import Registry
+
+_NO_FRONTEND = "use 'default', or features of your own with --input_size"
+_NO_ENCODER = "use 'conformer' or 'e_branchformer'"
+_NO_DECODER = "use 'transformer' or 'rnn', or null for CTC alone"
+
+FRONTENDS = Registry(
+    "frontend",
+    {"default": "tympan.features.frontend:DefaultFrontend"},
+    not_yet=dict.fromkeys(
+        ("sliding_window", "s3prl", "espnet_ssl", "fused", "whisper", "huggingface", "wav2vec_cnn"), _NO_FRONTEND
+    ),
+)
+SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
+NORMALIZERS = Registry(
+    "normalize", {"global_mvn": "tympan.features.mvn:GlobalMvn", "utterance_mvn": "tympan.features.mvn:UtteranceMvn"}
+)
+PREENCODERS = Registry(
+    "preencoder",
+    {"linear": "tympan.models.preencoder:LinearProjection"},
+    supplied=["input_size"],
+    not_yet={"sinc": "use --frontend default without a preencoder"},
+)
+ENCODERS = Registry(
+    "encoder",
+    {
+        "conformer": "tympan.models.encoder.conformer:ConformerEncoder",
+        "transformer": "tympan.models.encoder.transformer:TransformerEncoder",
+        "e_branchformer": "tympan.models.encoder.e_branchformer:EBranchformerEncoder",
+        "branchformer": "tympan.models.encoder.branchformer:BranchformerEncoder",
+        "rnn": "tympan.models.encoder.rnn:RnnEncoder",
+        "vgg_rnn": "tympan.models.encoder.vgg_rnn:VggRnnEncoder",
+    },
+    supplied=["input_size"],
+    not_yet=dict.fromkeys(
+        (
+            "transformer_multispkr",
+            "contextual_block_transformer",
+            "contextual_block_conformer",
+            "wav2vec2",
+            "hubert",
+            "hubert_pretrain",
+            "torchaudiohubert",
+            "longformer",
+            "whisper",
+            "avhubert",
+            "multiconv_conformer",
+            "beats",
+        ),
+        _NO_ENCODER,
+    ),
+)
+POSTENCODERS = Registry(
+    "postencoder",
+    {},
+    not_yet=dict.fromkeys(("hugging_face_transformers", "length_adaptor"), "leave it null"),
+)
+DECODERS = Registry(
+    "decoder",
+    {
+        "transformer": "tympan.models.decoder.transformer:TransformerDecoder",
+        "rnn": "tympan.models.decoder.rnn:RnnDecoder",
+    },
+    supplied=["vocab_size", "encoder_output_size"],
+    not_yet=dict.fromkeys(
+        (
+            "lightweight_conv",
+            "lightweight_conv2d",
+            "dynamic_conv",
+            "dynamic_conv2d",
+            "transducer",
+            "mlm",
+            "whisper",
+            "hugging_face_transformers",
+            "s4",
+            "linear_decoder",
+        ),
+        _NO_DECODER,
+    ),
+)
+CTCS = Registry("ctc", {"ctc": "tympan.models.ctc:Ctc"}, supplied=["odim", "vocab_size", "encoder_output_size"])
+ASR_MODELS = Registry(
+    "model",
+    {"espnet": "tympan.models.asr:AsrModel"},
+    supplied=[
+        "vocab_size",
+        "token_list",
+        "frontend",
+        "specaug",
+        "normalize",
+        "preencoder",
+        "encoder",
+        "postencoder",
+        "decoder",
+        "ctc",
+        "joint_network",
+    ],
+    not_yet=dict.fromkeys(("maskctc", "pit_espnet"), "use 'espnet', the hybrid of CTC and attention"),
+)
+PREPROCESSORS = Registry(
+    "preprocessor",
+    {"default": "tympan.config.preprocessor:PreprocessorConf"},
+    not_yet={"multi": "use 'default'"},
+)
+LMS = Registry(
+    "lm",
+    {
+        "seq_rnn": "tympan.models.lm.seq_rnn:SequentialRnnLm",
+        "transformer": "tympan.models.lm.transformer:TransformerLm",
+    },
+    supplied=["vocab_size"],
+    not_yet={"transformer_opt": "use 'transformer'"},
+)
+LM_MODELS = Registry(
+    "model",
+    {"lm": "tympan.models.lm.model:LanguageModel"},
+    supplied=["lm", "vocab_size"],
+    not_yet={"lm_multitask": "use 'lm'"},
+)
+OPTIMIZERS = Registry(
+    "optim",
+    {
+        "adam": "torch.optim.adam:Adam",
+        "adamw": "torch.optim.adamw:AdamW",
+        "sgd": "torch.optim.sgd:SGD",
+        "adadelta": "torch.optim.adadelta:Adadelta",
+        "adagrad": "torch.optim.adagrad:Adagrad",
+        "adamax": "torch.optim.adamax:Adamax",
+        "asgd": "torch.optim.asgd:ASGD",
+        "lbfgs": "torch.optim.lbfgs:LBFGS",
+        "rmsprop": "torch.optim.rmsprop:RMSprop",
+        "rprop": "torch.optim.rprop:Rprop",
+        "radam": "torch.optim.radam:RAdam",
+        "nadam": "torch.optim.nadam:NAdam",
+    },
+    supplied=["params"],
+    # ESPnet2 gives SGD a rate of its own; torch's default is another.
+    defaults={"sgd": {"lr": 0.1}},
+    not_yet={
+        **{
+            name: f"install torch_optimizer and use 'torch_optimizer:{class_name}'"
+            for name, class_name in {
+                "accagd": "AccSGD",
+                "adabound": "AdaBound",
+                "adamod": "AdaMod",
+                "diffgrad": "DiffGrad",
+                "lamb": "Lamb",
+                "novograd": "NovoGrad",
+                "pid": "PID",
+                "qhm": "QHM",
+                "sgdw": "SGDW",
+                "yogi": "Yogi",
+            }.items()
+        },
+        "fusedadam": "use 'adam' with --optim_conf fused=true",
+        "fusedsgd": "use 'sgd' with --optim_conf fused=true",
+        "fusedlamb": "use 'adamw' with --optim_conf fused=true",
+        "fusednovograd": "use 'adamw' with --optim_conf fused=true",
+    },
+)
+SCHEDULERS = Registry(
+    "scheduler",
+    {
+        "reducelronplateau": "torch.optim.lr_scheduler:ReduceLROnPlateau",
+        "steplr": "torch.optim.lr_scheduler:StepLR",
+        "multisteplr": "torch.optim.lr_scheduler:MultiStepLR",
+        "exponentiallr": "torch.optim.lr_scheduler:ExponentialLR",
+        "cosineannealinglr": "torch.optim.lr_scheduler:CosineAnnealingLR",
+        "noamlr": "tympan.train.schedulers:NoamLR",
+        "warmuplr": "tympan.train.schedulers:WarmupLR",
+        "piecewiselinearwarmuplr": "tympan.train.schedulers:PiecewiseLinearWarmupLR",
+        "warmupsteplr": "tympan.train.schedulers:WarmupStepLR",
+        "warmupreducelronplateau": "tympan.train.schedulers:WarmupReduceLROnPlateau",
+        "cycliclr": "torch.optim.lr_scheduler:CyclicLR",
+        "onecyclelr": "torch.optim.lr_scheduler:OneCycleLR",
+        "cosineannealingwarmrestarts": "torch.optim.lr_scheduler:CosineAnnealingWarmRestarts",
+        "cosineannealingwarmuprestarts": "tympan.train.schedulers:CosineAnnealingWarmupRestarts",
+        "tristagelr": "tympan.train.schedulers:TristageLR",
+        "exponentialdecaywarmup": "tympan.train.schedulers:ExponentialDecayWarmup",
+        "constantlr": "torch.optim.lr_scheduler:ConstantLR",
+        "linearlr": "torch.optim.lr_scheduler:LinearLR",
+        "polynomiallr": "torch.optim.lr_scheduler:PolynomialLR",
+    },
+    supplied=["optimizer", "scale_fn"],
+    not_yet={"lambdalr": "it wants a function, which YAML can't hold; use 'package.module:Class' of your own"},
+)
