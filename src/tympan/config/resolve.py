@@ -113,11 +113,12 @@ class _Resolver:
         self.origin[path] = layer.where(path)
         result = dict(below) if isinstance(below, dict) and over is not None else {}
         for key, value in (over or {}).items():
+            inner = (*path, key)
             if isinstance(value, Mapping):
-                result[key] = self._overlay(result.get(key), value, (*path, key), layer)
+                result[key] = self._overlay(result.get(key), value, inner, layer)
             else:
                 result[key] = value
-                self.origin[(*path, key)] = layer.where((*path, key))
+                self.origin[inner] = layer.where(inner)
         return result
 
     def _value(self, option: Option) -> Any:

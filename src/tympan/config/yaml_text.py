@@ -7,7 +7,6 @@ a key that stands twice is a mistake.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,12 +133,13 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, document: Docume
 def _construct_mapping(loader: _Loader, node: yaml.MappingNode, path: KeyPath, document: Document) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
-        key: Hashable = loader.construct_object(key_node)
-        if not isinstance(key, (str, int, float)) or isinstance(key, bool):
-            key = key_node.value
-        if str(key) in result:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+        key = str(key_node.value)
+        if key in result:
             problem = f"the key '{key}' stands here twice"
             raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-        document.lines[(*path, str(key))] = key_node.start_mark.line + 1
-        result[str(key)] = _construct(loader, value_node, (*path, str(key)), document)
+        inner = (*path, key)
+        document.lines[inner] = key_node.start_mark.line + 1
+        result[key] = _construct(loader, value_node, inner, document)
     return result

@@ -1,0 +1,57 @@
+"""Logging: one format for console and file."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TextIO
+
+FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+DATE = "%Y-%m-%d %H:%M:%S"
+
+
+def setup_logging(
+    level: str | int = "INFO", file: str | Path | None = None, *, console: bool = True, rank: int | None = None
+) -> None:
+    """Log to stderr and, if given, append to `file`. `rank` marks the lines of one process among several.
+
+    May be called again (a run learns its output directory late): the last call counts.
+    """
+    prefix = "" if rank is None else f"[rank {rank}] "
+    formatter = logging.Formatter(prefix + FORMAT, DATE)
+    handlers: list[logging.Handler] = []
+    if console:
+        handlers.append(_ConsoleHandler())
+    if file is not None:
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        handlers.append(logging.FileHandler(file, encoding="utf-8"))
+    root = logging.getLogger()
+    for handler in [item for item in root.handlers if getattr(item, "is_tympan", False)]:
+        root.removeHandler(handler)
+        handler.close()
+    for handler in handlers:
+        handler.setFormatter(formatter)
+        handler.is_tympan = True  # type: ignore[attr-defined]
+        root.addHandler(handler)
+    root.setLevel(level)
+    logging.captureWarnings(True)
+    for noisy in ("matplotlib", "PIL", "fsspec"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+class _ConsoleHandler(logging.StreamHandler[TextIO]):
+    """Writes above a progress bar instead of through it."""
+
+    def __init__(self) -> None:
+        super().__init__(sys.stderr)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        tqdm = getattr(sys.modules.get("tqdm"), "tqdm", None)
+        if tqdm is None or not tqdm._instances:
+            super().emit(record)
+            return
+        try:
+            tqdm.write(self.format(record), file=self.stream)
+        except Exception:
+            self.handleError(record)
