@@ -1,0 +1,39 @@
+"""Long recordings are cut in their pauses, and nothing of them is lost."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from tympan.decode.pauses import cut_at_pauses
+
+RATE = 1000
+
+
+def speech_with_pauses(pauses_s: list[float], *, duration_s: float) -> np.ndarray:
+    rng = np.random.default_rng(0)
+    samples = rng.normal(0, 0.1, int(duration_s * RATE)).astype(np.float32)
+    for middle in pauses_s:
+        samples[int((middle - 0.25) * RATE) : int((middle + 0.25) * RATE)] *= 0.01
+    return samples
+
+
+def test_cuts_fall_into_the_pauses() -> None:
+    samples = speech_with_pauses([7.0, 15.5, 23.0], duration_s=30)
+    pieces = cut_at_pauses(samples, RATE, max_s=10)
+    cuts = [end / RATE for _, end in pieces[:-1]]
+    np.testing.assert_allclose(cuts, [7.0, 15.5, 23.0], atol=0.15)
+
+
+def test_pieces_are_whole_and_short_enough_without_any_pause() -> None:
+    samples = speech_with_pauses([], duration_s=61.3)
+    pieces = cut_at_pauses(samples, RATE, max_s=10)
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == len(samples)
+    assert all(end == start for (_, end), (start, _) in itertools.pairwise(pieces))
+    assert all(0 < end - start <= 10 * RATE for start, end in pieces)
+
+
+def test_a_short_recording_is_left_alone() -> None:
+    assert cut_at_pauses(np.zeros(500, dtype=np.float32), RATE, max_s=1) == [(0, 500)]
