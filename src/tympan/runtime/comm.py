@@ -1,0 +1,118 @@
+"""What the processes of a run say to each other; alone, the same words cost nothing.
+
+The loop is written once against `Comm`: with one process `Solo` answers, with many `Distributed`.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Comm(Protocol):
+    """The processes that train one model together."""
+
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of this tensor over all processes, without gradient. The argument is left as it was."""
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so. Never waits for an accelerator."""
+
+    def gather(self, items: Sequence[Any]) -> list[Any]:
+        """The items (plain Python) of all processes, in the order of ranks."""
+
+    def barrier(self) -> None:
+        """Wait for all."""
+
+    def close(self) -> None:
+        """Leave in order."""
+
+
+class Solo:
+    """A run of one process."""
+
+    rank = 0
+    size = 1
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        return tensor.detach().clone()
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def gather(self, items: Sequence[Any]) -> list[Any]:
+        return list(items)
+
+    def barrier(self) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Distributed:
+    """A run of many processes over torch.distributed.
+
+    Flags and Python objects travel by gloo on the CPU even where tensors use nccl or hccl, so that asking a question
+    never makes the host wait for the device.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        backend: str,
+        init_method: str = "env://",
+        rank: int = -1,
+        size: int = -1,
+        timeout_s: float = 1800.0,
+    ) -> None:
+        backends = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
+        dist.init_process_group(
+            backends,
+            init_method=init_method,
+            rank=rank,
+            world_size=size,
+            timeout=datetime.timedelta(seconds=timeout_s),
+        )
+        self.device = device
+
+    @property
+    def rank(self) -> int:
+        return dist.get_rank()
+
+    @property
+    def size(self) -> int:
+        return dist.get_world_size()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        total = tensor.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def any(self, flag: bool) -> bool:
+        said = torch.tensor(int(flag))
+        dist.all_reduce(said, op=dist.ReduceOp.MAX)
+        return bool(said.item())
+
+    def gather(self, items: Sequence[Any]) -> list[Any]:
+        lists: list[list[Any]] = [[] for _ in range(self.size)]
+        dist.all_gather_object(lists, list(items))
+        return [item for part in lists for item in part]
+
+    def barrier(self) -> None:
+        self.any(False)
+
+    def close(self) -> None:
+        dist.destroy_process_group()

@@ -1,0 +1,117 @@
+"""Which device a process trains on, through torch.accelerator: CUDA, Ascend NPU and others are the same to the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tympan.errors import UserError
+
+BACKENDS = {"cuda": "nccl", "npu": "hccl", "xpu": "xccl", "cpu": "gloo"}
+"""The collective library of each kind of device."""
+
+INSTALL = {
+    "npu": "install CANN and the torch-npu release that matches torch's minor version: pip install 'tympan[npu]'",
+    "cuda": "install a CUDA build of torch and a driver (pytorch.org/get-started), and check nvidia-smi",
+    "mps": "use macOS 12.3 or newer on Apple silicon",
+}
+
+NPU_ENVIRONMENT = {
+    "HCCL_CONNECT_TIMEOUT": "1800",
+    "HCCL_EXEC_TIMEOUT": "1200",
+    "HCCL_WHITELIST_DISABLE": "1",
+    "TASK_QUEUE_ENABLE": "1",
+    "COMBINED_ENABLE": "1",
+}
+"""What the Ascend port of the AISHELL recipe sets; a value that the user has set stays."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The accelerators of this host."""
+
+    kind: str | None
+    count: int
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.kind}" if self.kind else "no accelerator"
+
+
+def find_accelerators() -> Found:
+    """What is here, after the *_VISIBLE_DEVICES settings. Importing torch_npu is what makes Ascend cards appear."""
+    if importlib.util.find_spec("torch_npu") is not None:
+        importlib.import_module("torch_npu")
+    if not torch.accelerator.is_available():
+        return Found(None, 0)
+    accelerator = torch.accelerator.current_accelerator()
+    assert accelerator is not None
+    return Found(accelerator.type, torch.accelerator.device_count())
+
+
+def choose_kind(*, ngpu: int, device: str | None) -> str:
+    """The kind of device that --ngpu and --device ask for; what is not here is an error at once."""
+    if device == "cpu" or (device is None and ngpu == 0):
+        if ngpu > 0:
+            raise UserError(
+                f"--device cpu and --ngpu {ngpu} exclude each other: --nproc {ngpu} gives {ngpu} CPU processes"
+            )
+        return "cpu"
+    found = find_accelerators()
+    wanted = device or found.kind or "accelerator"
+    needed = max(1, ngpu)
+    asked = f"--device {device}" if device else f"--ngpu {ngpu}"
+    if found.kind is None or (device is not None and device != found.kind):
+        hint = INSTALL.get(wanted, "; ".join(f"{kind}: {text}" for kind, text in INSTALL.items() if kind != "mps"))
+        raise UserError(
+            f"{asked} asks for {needed} {wanted}, and {found} was found here. Train on the CPU with --ngpu 0, or {hint}"
+        )
+    if found.count < needed:
+        raise UserError(
+            f"{asked} asks for {needed} {wanted}, and {found} was found here "
+            f"(after {_visibility(wanted)}). Use --ngpu {found.count}"
+        )
+    return found.kind
+
+
+def device_of(kind: str, *, local_rank: int) -> torch.device:
+    """This process's device, made current."""
+    if kind == "cpu":
+        return torch.device("cpu")
+    torch.accelerator.set_device_index(local_rank % max(1, torch.accelerator.device_count()))
+    return torch.device(kind, torch.accelerator.current_device_index())
+
+
+def prepare_environment(kind: str, environment: Any) -> None:
+    """Set in `environment` what this kind of device wants, where the user has not."""
+    if kind == "npu":
+        for name, value in NPU_ENVIRONMENT.items():
+            environment.setdefault(name, value)
+
+
+def backend_for(kind: str) -> str:
+    """The collective library for this kind of device."""
+    if kind not in BACKENDS:
+        raise UserError(f"training with several processes has no collective library for {kind}: use one process")
+    return BACKENDS[kind]
+
+
+def describe(device: torch.device) -> str:
+    """A name for the log."""
+    if device.type == "cpu":
+        return f"cpu ({torch.get_num_threads()} threads)"
+    module = torch.get_device_module(device)
+    name = getattr(module, "get_device_name", lambda _: "unknown")(device)
+    return f"{device} ({name})"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until the device has done what it was given (for timing alone)."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _visibility(kind: str) -> str:
+    return {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}.get(kind, "its visibility settings")

@@ -1,0 +1,193 @@
+"""One model on many processes: gradients averaged (DDP) or weights sharded (FSDP), and the state made whole again.
+
+With one process this is the model itself and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from tympan.errors import UserError
+from tympan.runtime.comm import Comm
+
+COMM_HOOKS = ("fp16", "bf16", "powersgd")
+
+
+@dataclass(frozen=True)
+class ParallelOptions:
+    """How the processes share a model."""
+
+    fsdp: bool = False
+    sync_batchnorm: bool = True
+    unused_parameters: bool = False
+    gradient_as_bucket_view: bool = True
+    comm_hook: str | None = None
+
+
+class Parallel:
+    """The model as the loop calls it (`model`) and as it is saved (`module`)."""
+
+    def __init__(self, module: nn.Module, *, comm: Comm, device: torch.device, options: ParallelOptions) -> None:
+        self.module = module
+        self._norms = _SharedNorms(module) if comm.size > 1 and options.sync_batchnorm else None
+        self.model = module
+        self.is_sharded = options.fsdp
+        if options.fsdp:
+            self.model = _shard(module, device)
+        elif comm.size > 1:
+            self.model = _replicate(module, device, options)
+
+    @contextmanager
+    def sync_gradients(self, now: bool) -> Iterator[None]:
+        """Inside, backward exchanges gradients only if `now`: once for a group of batches."""
+        if isinstance(self.model, DistributedDataParallel) and not now:
+            with self.model.no_sync():
+                yield
+            return
+        if self.is_sharded:
+            self.model.set_requires_gradient_sync(now)  # type: ignore[operator]
+        yield
+
+    @contextmanager
+    def holding(self, something: bool) -> Iterator[None]:
+        """Inside, this rank's share of normalisation statistics counts only if it holds something."""
+        if self._norms is not None:
+            self._norms.weight = 1.0 if something else 0.0
+        yield
+
+    def clip_gradients(self, parameters: Sequence[Tensor], *, max_norm: float, norm_type: float) -> Tensor:
+        """Clip in place; returns the norm before, the same on every rank."""
+        norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=max_norm, norm_type=norm_type)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def full_model_state(self) -> dict[str, Tensor]:
+        """The weights, whole, on the CPU. Every rank must call."""
+        return {name: _whole(tensor) for name, tensor in self.module.state_dict().items()}
+
+    def load_model_state(self, state: dict[str, Tensor]) -> None:
+        own = self.module.state_dict()
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(_like(state[name], tensor))
+
+    def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+        """The optimiser's state, whole, on the CPU. Every rank must call."""
+        whole: dict[str, Any] = _map_tensors(optimizer.state_dict(), _whole)
+        return whole
+
+    def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        if self.is_sharded:
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            numbers = [n for group in state["param_groups"] for n in group["params"]]
+            places = dict(zip(numbers, parameters, strict=True))
+            held = {n: {key: _sharded(v, places[n]) for key, v in s.items()} for n, s in state["state"].items()}
+            state = {**state, "state": held}
+        optimizer.load_state_dict(state)
+
+
+class _SharedNorms:
+    """Sums of normalisation statistics over ranks, with gradient; an empty rank's stand-in adds zero."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.weight = 1.0
+        for part in module.modules():
+            if hasattr(part, "running_mean") and hasattr(part, "reduce"):
+                part.reduce = self.reduce  # type: ignore[assignment]
+
+    def reduce(self, tensor: Tensor) -> Tensor:
+        total: Tensor = _SumOverRanks.apply(tensor * self.weight)  # type: ignore[no-untyped-call]
+        return total
+
+
+class _SumOverRanks(torch.autograd.Function):
+    """y = the sum of every rank's x. Every rank's loss depends on y, so the gradient is summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        total = tensor.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions) -> nn.Module:
+    model = DistributedDataParallel(
+        module,
+        device_ids=None if device.type == "cpu" else [device.index],
+        find_unused_parameters=options.unused_parameters,
+        gradient_as_bucket_view=options.gradient_as_bucket_view,
+        # Running statistics agree already where they are synchronised; where not, each rank keeps its own until saving
+        broadcast_buffers=not options.sync_batchnorm,
+    )
+    if options.comm_hook is not None:
+        _compress(model, options.comm_hook)
+    return model
+
+
+def _compress(model: DistributedDataParallel, name: str) -> None:
+    """Exchange gradients in fewer bits."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+
+    if name == "fp16":
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif name == "bf16":
+        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    elif name == "powersgd":
+        model.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
+    else:
+        raise UserError(f"--ddp_comm_hook {name} is unknown; it is one of {', '.join(COMM_HOOKS)}")
+
+
+def _shard(module: nn.Module, device: torch.device) -> nn.Module:
+    """Each repeated block its own shard group, then the rest (torch's FSDP2)."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for part in list(module.modules()):
+        if isinstance(part, nn.ModuleList):
+            for block in part:
+                fully_shard(block, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return full.detach().cpu().clone()
+
+
+def _like(full: Tensor, own: Tensor) -> Tensor:
+    if isinstance(own, DTensor):
+        return distribute_tensor(full.to(own.device, own.dtype), own.device_mesh, own.placements)
+    return full
+
+
+def _sharded(value: Any, parameter: Tensor) -> Any:
+    """Optimiser state of a weight's shape is spread like the weight; counters are not."""
+    is_shaped = isinstance(value, Tensor) and value.shape == parameter.shape
+    return _like(value, parameter) if is_shaped else value
+
+
+def _map_tensors(value: Any, function: Any) -> Any:
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: _map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_map_tensors(item, function) for item in value)
+    return value

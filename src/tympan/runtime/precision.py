@@ -1,0 +1,230 @@
+"""The number formats of a run: --train_dtype, --use_amp and --loss_scale, with apex's meaning on torch.amp.
+
+| train_dtype | weights | products | updates | loss scale |
+|---|---|---|---|---|
+| float32, O0 | float32 | float32 | float32 | 1 |
+| float64 | float64 | float64 | float64 | 1 |
+| use_amp | float32 | autocast bfloat16, or float16 where that is missing | float32 | dynamic for float16 |
+| O1 | float32 | autocast float16 | float32 | dynamic |
+| O2 | float16, normalisation float32 | float16 | float32 master weights | dynamic |
+| O3 | float16 | float16 | float32 arithmetic, rounded to float16 weights | 1 |
+| float16 | as O3 | float16 | as O3 | dynamic |
+| bfloat16 | bfloat16 | bfloat16 | as O3 | 1 |
+
+The modules that a run protects (the frontend: power spectra overflow float16) stay in float32 throughout, and
+autocast itself keeps CTC and STFT there. The optimiser's state is always float32: Adam's epsilon vanishes in float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+
+NAMES = ("float16", "bfloat16", "float32", "float64", "O0", "O1", "O2", "O3")
+
+
+@dataclass(frozen=True)
+class Precision:
+    """How one run computes."""
+
+    name: str
+    device_type: str
+    weights: torch.dtype = torch.float32
+    autocast: torch.dtype | None = None
+    updates: Literal["plain", "master", "rounded"] = "plain"
+    norms_in_float32: bool = False
+    loss_scale: float | Literal["dynamic"] | None = None
+
+    def forward_context(self) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device_type, dtype=self.autocast)
+
+    def prepare(self, model: nn.Module, *, protected: Iterable[str] = ()) -> None:
+        """Give the model's weights their format, in place. `protected` names submodules that stay in float32."""
+        if self.weights == torch.float64:
+            model.double()
+            return
+        kept = [module for name, module in model.named_children() if name in set(protected)]
+        if self.autocast is not None:
+            for module in kept:
+                _without_autocast(module, self.device_type)
+        if self.weights in (torch.float16, torch.bfloat16):
+            if self.norms_in_float32:
+                kept += [module for module in model.modules() if _is_norm(module)]
+            untouched = {id(parameter) for module in kept for parameter in module.parameters()}
+            for parameter in model.parameters():
+                if id(parameter) not in untouched:
+                    parameter.data = parameter.data.to(self.weights)
+
+    def inputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The batch in the format the model takes: only float64 differs, the rest casts inside."""
+        if self.weights != torch.float64:
+            return dict(tensors)
+        return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+
+
+def choose_precision(
+    train_dtype: str, *, device_type: str, use_amp: bool = False, loss_scale: float | None = None
+) -> Precision:
+    """What the options mean on this device; what it can't do is an error that names the alternative."""
+    if train_dtype not in NAMES:
+        raise UserError(f"--train_dtype {train_dtype} is unknown; it is one of {', '.join(NAMES)}")
+    if use_amp and train_dtype not in ("float32", "O0"):
+        raise UserError(
+            f"--use_amp true and --train_dtype {train_dtype} exclude each other: use_amp keeps float32 weights. "
+            "Leave one of them out"
+        )
+    if train_dtype == "float64" and device_type in ("mps", "npu"):
+        raise UserError(f"--train_dtype float64: {device_type} has no float64. Use float32, or --ngpu 0")
+    scale: float | Literal["dynamic"] = "dynamic" if loss_scale is None else loss_scale
+    fixed = loss_scale
+    half = torch.float16
+    if use_amp:
+        kind = torch.bfloat16 if _has_bfloat16(device_type) else half
+        chosen = Precision("amp", device_type, autocast=kind, loss_scale=scale if kind == half else fixed)
+    elif train_dtype in ("float32", "O0"):
+        chosen = Precision(train_dtype, device_type, loss_scale=fixed)
+    elif train_dtype == "float64":
+        chosen = Precision(train_dtype, device_type, weights=torch.float64, loss_scale=fixed)
+    elif train_dtype == "O1":
+        chosen = Precision(train_dtype, device_type, autocast=half, loss_scale=scale)
+    elif train_dtype == "O2":
+        chosen = Precision(
+            train_dtype,
+            device_type,
+            weights=half,
+            autocast=half,
+            updates="master",
+            norms_in_float32=True,
+            loss_scale=scale,
+        )
+    else:
+        kind = torch.bfloat16 if train_dtype == "bfloat16" else half
+        scaled = scale if train_dtype == "float16" else fixed
+        chosen = Precision(train_dtype, device_type, weights=kind, autocast=kind, updates="rounded", loss_scale=scaled)
+    _try(chosen)
+    return chosen
+
+
+class MasterWeights:
+    """float32 stand-ins for half-precision weights, which the optimiser updates.
+
+    "master" keeps them between updates (O2), "rounded" takes them anew from the weights each time, so that the weights
+    alone are the model's memory (O3).
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter], *, updates: Literal["plain", "master", "rounded"]) -> None:
+        self.weights = list(parameters)
+        self.keeps = updates == "master"
+        self.masters = [_widened(weight) if updates != "plain" else weight for weight in self.weights]
+        self._pairs = [(w, m) for w, m in zip(self.weights, self.masters, strict=True) if w is not m]
+
+    def take_gradients(self) -> None:
+        """Move the gradients of the weights to their stand-ins."""
+        for weight, master in self._pairs:
+            master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
+            weight.grad = None
+            if not self.keeps:
+                master.data.copy_(weight.data)
+
+    def write_back(self) -> None:
+        """Round the updated stand-ins into the weights."""
+        for weight, master in self._pairs:
+            weight.data.copy_(master.data)
+
+    def state_dict(self) -> list[Tensor]:
+        return [master.data for _, master in self._pairs] if self.keeps else []
+
+    def load_state_dict(self, state: list[Tensor]) -> None:
+        for (weight, master), saved in zip(self._pairs, state or [w.data for w, _ in self._pairs], strict=True):
+            master.data.copy_(saved)
+            weight.data.copy_(master.data)
+
+
+class Scaler:
+    """The loss scale: none, fixed, or torch's dynamic one, behind the same four words."""
+
+    def __init__(self, precision: Precision) -> None:
+        self.fixed = precision.loss_scale if isinstance(precision.loss_scale, float | int) else None
+        enabled = precision.loss_scale is not None
+        start = float(self.fixed) if self.fixed is not None else 65536.0
+        self._torch = torch.amp.GradScaler(precision.device_type, init_scale=start, enabled=enabled)
+
+    def scale(self, loss: Tensor) -> Tensor:
+        return self._torch.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        self._torch.unscale_(optimizer)
+
+    def update(self) -> None:
+        """After each attempt, skipped or not. Only a dynamic scale moves."""
+        if self._torch.is_enabled():
+            self._torch.update(float(self.fixed) if self.fixed is not None else None)
+
+    @property
+    def value(self) -> float:
+        return float(self._torch.get_scale())
+
+    @property
+    def is_enabled(self) -> bool:
+        return bool(self._torch.is_enabled())
+
+    @property
+    def is_dynamic(self) -> bool:
+        return self._torch.is_enabled() and self.fixed is None
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._torch.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self._torch.is_enabled() and state:
+            self._torch.load_state_dict(state)
+
+
+def _widened(weight: nn.Parameter) -> nn.Parameter:
+    if weight.dtype not in (torch.float16, torch.bfloat16):
+        return weight
+    return nn.Parameter(weight.detach().float(), requires_grad=weight.requires_grad)
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """torch's normalisation layers, and any that keeps running statistics."""
+    return isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) or hasattr(module, "running_mean")
+
+
+def _without_autocast(module: nn.Module, device_type: str) -> None:
+    module.forward = torch.autocast(device_type, enabled=False)(module.forward)
+
+
+def _name(kind: torch.dtype) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _has_bfloat16(device_type: str) -> bool:
+    if device_type == "cpu":
+        return True
+    supported = getattr(torch.get_device_module(device_type), "is_bf16_supported", None)
+    return bool(supported()) if supported is not None else False
+
+
+def _try(precision: Precision) -> None:
+    """A product and a normalisation in the chosen format, before anything is built."""
+    kind = precision.autocast or precision.weights
+    try:
+        a = torch.ones(2, 8, 8, dtype=kind, device=precision.device_type, requires_grad=True)
+        with precision.forward_context():
+            convolved = nn.functional.conv1d(a @ a, torch.ones(8, 8, 1, dtype=kind, device=precision.device_type))
+            nn.functional.layer_norm(convolved, (8,)).float().sum().backward()  # type: ignore[no-untyped-call]
+    except (RuntimeError, TypeError) as error:
+        raise UserError(
+            f"--train_dtype {precision.name}: {precision.device_type} can't compute in {_name(kind)} "
+            f"({str(error).splitlines()[0]}). Use --train_dtype bfloat16 or float32"
+        ) from error

@@ -1,0 +1,176 @@
+"""checkpoint.pth: everything a run needs to go on, whole or not there, and only for the model it belongs to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+
+NAME = "checkpoint.pth"
+PREVIOUS = "checkpoint.prev.pth"
+REPLACED = "checkpoint.replaced.pth"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which training this is: what must agree before a checkpoint may be taken up."""
+
+    kind: str
+    """asr or lm."""
+    optim: str
+    scheduler: str | None
+    tokens: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The configuration, for a note of what changed; differences here are allowed."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next batch to train on: `step` batches of `epoch` (from 1) are done."""
+
+    epoch: int
+    step: int
+
+
+def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Identity) -> None:
+    """Write beside, flush, and rename; the one before stays as checkpoint.prev.pth."""
+    newest, previous = directory / NAME, directory / PREVIOUS
+    content = {
+        **state,
+        "kind": identity.kind,
+        "optim": identity.optim,
+        "scheduler": identity.scheduler,
+        "tokens": list(identity.tokens),
+        "options": _plain(identity.options),
+    }
+    with atomic_write(newest.with_name(f".{NAME}.new"), "wb") as stream:
+        torch.save(content, stream)
+    if newest.exists():
+        # A second name for the old file, then two renames: at every moment a whole checkpoint has one of the names.
+        spare = directory / f".{PREVIOUS}.link"
+        spare.unlink(missing_ok=True)
+        os.link(newest, spare)
+        os.replace(spare, previous)
+    os.replace(newest.with_name(f".{NAME}.new"), newest)
+
+
+def load_checkpoint(directory: Path, *, identity: Identity, model_state: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole, or None where there is none. Loading runs no code from the file."""
+    names = [directory / name for name in (NAME, PREVIOUS) if (directory / name).exists()]
+    damages = []
+    for path in names:
+        try:
+            content = _read(path)
+        except _Damaged as damage:
+            damages.append(f"{path}: {damage}")
+            logging.warning("%s is damaged (%s); trying the one before", path, damage)
+            continue
+        _check(path, content, identity=identity, model_state=model_state)
+        return content
+    if damages:
+        raise UserError(
+            "no checkpoint can be read:\n  "
+            + "\n  ".join(damages)
+            + "\nRemove these files to start from the beginning, "
+            "or start from an epoch's model with --init_param FILE"
+        )
+    return None
+
+
+def set_aside(directory: Path) -> None:
+    """A run that does not resume must not find the state of an older one later: give it another name."""
+    if (directory / NAME).exists():
+        os.replace(directory / NAME, directory / REPLACED)
+        logging.warning(
+            "%s is of an earlier run and --resume is false: renamed to %s",
+            directory / NAME,
+            (directory / REPLACED).name,
+        )
+    (directory / PREVIOUS).unlink(missing_ok=True)
+
+
+def changed_options(content: Mapping[str, Any], identity: Identity) -> list[str]:
+    """What differs between the configuration then and now, one line each."""
+    then, now = content.get("options", {}), _plain(identity.options)
+    return [
+        f"{name}: {then.get(name)!r} -> {now.get(name)!r}"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+
+
+class _Damaged(Exception):
+    pass
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise _Damaged(f"the part '{broken}' does not match its checksum")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, RuntimeError, OSError) as error:
+        raise _Damaged(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+    if not isinstance(content, dict) or "position" not in content:
+        raise UserError(
+            f"{path} is no checkpoint of tympan (ESPnet2's hold no position in the data). "
+            "Start from its weights instead: --init_param with the epoch's model"
+        )
+    return content
+
+
+def _check(path: Path, content: Mapping[str, Any], *, identity: Identity, model_state: Mapping[str, Tensor]) -> None:
+    differences = []
+    for name in ("kind", "optim", "scheduler"):
+        if content[name] != getattr(identity, name):
+            differences.append(f"{name}: {content[name]} in the checkpoint, {getattr(identity, name)} here")
+    differences += _token_differences(content["tokens"], list(identity.tokens))
+    differences += _weight_differences(content["model"], model_state)
+    if differences:
+        raise UserError(
+            f"{path} belongs to another training:\n  " + "\n  ".join(differences) + "\n"
+            "Use another --output_dir, or --resume false to start anew (--init_param takes weights over)"
+        )
+
+
+def _token_differences(then: list[str], now: list[str]) -> list[str]:
+    if then == now:
+        return []
+    first = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
+    shown = [repr(tokens[first]) if first < len(tokens) else "nothing" for tokens in (then, now)]
+    return [
+        f"vocabulary: {len(then)} tokens in the checkpoint, {len(now)} here; "
+        f"the first that differs is number {first}: {shown[0]} there, {shown[1]} here"
+    ]
+
+
+def _weight_differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
+    lines = [f"weight {name}: only in the checkpoint" for name in then if name not in now]
+    lines += [f"weight {name}: not in the checkpoint" for name in now if name not in then]
+    lines += [
+        f"weight {name}: {tuple(then[name].shape)} in the checkpoint, {tuple(now[name].shape)} here"
+        for name in then
+        if name in now and then[name].shape != now[name].shape
+    ]
+    return lines if len(lines) <= 8 else [*lines[:8], f"... and {len(lines) - 8} more weights"]
+
+
+def _plain(value: Any) -> Any:
+    """Only what `weights_only` loading accepts."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

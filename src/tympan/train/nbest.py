@@ -1,0 +1,104 @@
+"""The models of the best epochs: kept, linked by what they are best at, and averaged (ESPnet2's names)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tympan.runtime.atomic import atomic_write
+from tympan.train.reporter import Reporter
+
+Criterion = tuple[str, str, str]
+"""(phase, name, min|max), e.g. ("valid", "acc", "max")."""
+
+
+def link_best(directory: Path, reporter: Reporter, epoch: int, criteria: Sequence[Criterion]) -> list[str]:
+    """Point latest.pth and each `valid.acc.best.pth` at this epoch where it is the best; say which improved."""
+    link(directory / "latest.pth", f"{epoch}epoch.pth")
+    improved = []
+    for phase, name, mode in criteria:
+        if reporter.has(phase, name, epoch) and reporter.ranking(phase, name, mode)[0][0] == epoch:
+            link(directory / f"{phase}.{name}.best.pth", f"{epoch}epoch.pth")
+            improved.append(f"{phase}.{name}")
+    return improved
+
+
+def remove_others(
+    directory: Path, reporter: Reporter, epoch: int, criteria: Sequence[Criterion], *, keep: int
+) -> list[str]:
+    """Delete the models of epochs that are neither the latest nor among the best `keep` by any criterion."""
+    wanted = {epoch}
+    for phase, name, mode in criteria:
+        wanted.update(e for e, _ in reporter.ranking(phase, name, mode)[:keep])
+    removed = []
+    for earlier in range(1, epoch):
+        path = directory / f"{earlier}epoch.pth"
+        if earlier not in wanted and path.exists():
+            path.unlink()
+            removed.append(path.name)
+    return removed
+
+
+def average_nbest(
+    directory: Path,
+    reporter: Reporter,
+    criteria: Sequence[Criterion],
+    *,
+    nbests: Sequence[int],
+    till_epoch: int | None = None,
+) -> list[Path]:
+    """Write `valid.acc.ave_10best.pth` and the like, and link `valid.acc.ave.pth` to the one of the largest n."""
+    suffix = "" if till_epoch is None else f".till{till_epoch}epoch"
+    written = []
+    for phase, name, mode in criteria:
+        for nbest in sorted(nbests):
+            epochs = [epoch for epoch, _ in reporter.ranking(phase, name, mode)[:nbest]]
+            if not epochs:
+                continue
+            path = directory / f"{phase}.{name}.ave_{len(epochs)}best{suffix}.pth"
+            if len(epochs) == 1:
+                link(path, f"{epochs[0]}epoch.pth")
+            else:
+                logging.info('Averaging %sbest models: criterion="%s.%s": %s', len(epochs), phase, name, path)
+                save_weights(path, average(directory / f"{epoch}epoch.pth" for epoch in epochs))
+            if not suffix:
+                link(directory / f"{phase}.{name}.ave.pth", path.name)
+            written.append(path)
+    return written
+
+
+def average(paths: Iterable[Path]) -> dict[str, Tensor]:
+    """The mean of these models, summed in float64. Counters (whole numbers) are the first file's."""
+    sums: dict[str, Tensor] = {}
+    kinds: dict[str, torch.dtype] = {}
+    number = 0
+    for path in paths:
+        number += 1
+        for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+            if name not in sums:
+                kinds[name] = tensor.dtype
+                sums[name] = tensor.double() if tensor.is_floating_point() else tensor
+            elif tensor.is_floating_point():
+                sums[name] += tensor.double()
+    return {
+        name: (total / number).to(kinds[name]) if total.is_floating_point() else total for name, total in sums.items()
+    }
+
+
+def save_weights(path: Path, state: dict[str, Tensor]) -> None:
+    """A model's weights alone, as ESPnet2 keeps them."""
+    with atomic_write(path, "wb") as stream:
+        torch.save(state, stream)
+
+
+def link(path: Path, target: str) -> None:
+    """Make `path` a link to its neighbour `target`, in one step."""
+    spare = path.with_name(f".{path.name}.link")
+    spare.unlink(missing_ok=True)
+    spare.symlink_to(target)
+    os.replace(spare, path)

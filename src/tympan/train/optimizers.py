@@ -1,0 +1,85 @@
+"""The optimiser of a run: which weights it moves, which of them decay, and the fast kernel where there is one."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from tympan.errors import UserError
+
+Named = list[tuple[str, nn.Parameter]]
+
+
+def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
+    """Stop the gradient of every weight under these names (`--freeze_param encoder.embed`); returns the names."""
+    frozen = []
+    for prefix in prefixes:
+        matching = [(n, p) for n, p in model.named_parameters() if n == prefix or n.startswith(f"{prefix}.")]
+        if not matching:
+            tops = sorted({name.partition(".")[0] for name, _ in model.named_parameters()})
+            raise UserError(
+                f"--freeze_param {prefix}: no weight has this name or lies under it; the model has {', '.join(tops)}"
+            )
+        for name, parameter in matching:
+            parameter.requires_grad_(False)
+            frozen.append(name)
+    return frozen
+
+
+def build_optimizer(
+    optim_class: type[torch.optim.Optimizer],
+    conf: Mapping[str, Any],
+    parameters: Named,
+    *,
+    without_decay: Iterable[str] = (),
+) -> torch.optim.Optimizer:
+    """One group, or two where some weights must not decay."""
+    spared = set(without_decay)
+    decaying = [parameter for name, parameter in parameters if name not in spared]
+    resting = [parameter for name, parameter in parameters if name in spared]
+    groups: list[dict[str, Any]] = [{"params": decaying}]
+    if resting:
+        groups.append({"params": resting, "weight_decay": 0.0})
+    try:
+        return optim_class(groups, **_with_kernel(optim_class, conf, [parameter for _, parameter in parameters]))
+    except (TypeError, ValueError) as error:
+        raise UserError(f"optim_conf: {optim_class.__name__} refuses these values: {error}") from error
+
+
+def names_without_decay(
+    model: nn.Module, *, bias: bool = False, norm: bool = False, keys: Sequence[str] = ()
+) -> set[str]:
+    """--exclude_weight_decay: biases, normalisation and embeddings don't decay, nor names that contain one of `keys`.
+
+    `bias: true` or `norm: true` lets these decay after all.
+    """
+    spared = set()
+    for prefix, module in model.named_modules():
+        is_norm = isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) or hasattr(module, "running_mean")
+        for name, _ in module.named_parameters(recurse=False):
+            full = f"{prefix}.{name}" if prefix else name
+            if (
+                (name.endswith("bias") and not bias)
+                or (is_norm and not norm)
+                or isinstance(module, nn.Embedding)
+                or any(key in full for key in keys)
+            ):
+                spared.add(full)
+    return spared
+
+
+def _with_kernel(
+    optim_class: type[torch.optim.Optimizer], conf: Mapping[str, Any], parameters: Sequence[nn.Parameter]
+) -> dict[str, Any]:
+    """One fused kernel for all weights where class and device have it, unless the user chose otherwise."""
+    chosen = dict(conf)
+    accepted = inspect.signature(optim_class).parameters
+    asked = any(chosen.get(name) is not None for name in ("fused", "foreach")) or chosen.get("differentiable")
+    plain = all(type(p.data) is torch.Tensor and p.is_floating_point() for p in parameters)
+    if "fused" in accepted and not asked and plain and parameters and parameters[0].device.type in ("cpu", "cuda"):
+        chosen["fused"] = True
+    return chosen

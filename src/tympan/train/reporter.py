@@ -1,0 +1,174 @@
+"""What happened: running sums of one epoch's statistics, and the history of all epochs.
+
+Statistics stay tensors on their device, as (total, count), until they are logged: then one sum over the ranks and one
+read on the host serve them all, and every rank knows the same numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tympan.models.loss import Stat
+from tympan.runtime.comm import Comm
+
+Sums = dict[str, tuple[float, float]]
+"""(total, count) by name, over all ranks."""
+
+
+class EpochReporter:
+    """The running statistics of one phase (`train`, `valid`) of one epoch."""
+
+    def __init__(self, phase: str, epoch: int, *, comm: Comm, done: int = 0) -> None:
+        self.phase = phase
+        self.epoch = epoch
+        self.batches = done
+        self.logged_batches = done
+        self.start = time.perf_counter()
+        self._comm = comm
+        self._tensors: dict[str, tuple[Tensor, Tensor]] = {}
+        self._floats: dict[str, tuple[float, float]] = {}
+        self._order: dict[str, None] = {}
+        self._window: Sums = {}
+        self._total: Sums = {}
+
+    def register(self, stats: Mapping[str, Stat]) -> None:
+        """Add means; a value that is not finite counts for nothing."""
+        for name, stat in stats.items():
+            total, count = _wide(stat.total), _wide(stat.count)
+            finite = torch.isfinite(total) & torch.isfinite(count)
+            total, count = torch.where(finite, total, 0.0), torch.where(finite, count, 0.0)
+            if name in self._tensors:
+                old_total, old_count = self._tensors[name]
+                total, count = old_total + total, old_count + count
+            self._tensors[name] = (total, count)
+            self._order.setdefault(name)
+
+    def register_value(self, name: str, value: float) -> None:
+        """Add one number that the host knows already, such as a time."""
+        total, count = self._floats.get(name, (0.0, 0.0))
+        self._floats[name] = (total + value, count + 1)
+        self._order.setdefault(name)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        yield
+        self.register_value(name, time.perf_counter() - start)
+
+    def log_message(self) -> str:
+        """ESPnet2's line: the means since the last line."""
+        self._flush()
+        means = ", ".join(f"{name}={_short(value)}" for name, value in _means(self._window).items())
+        message = f"{self.epoch}epoch:{self.phase}:{self.logged_batches + 1}-{self.batches}batch: {means}"
+        self._window = {}
+        self.logged_batches = self.batches
+        return message
+
+    def means(self) -> dict[str, float]:
+        """The means of the epoch so far, over all ranks."""
+        self._flush()
+        return _means(self._total)
+
+    def state_dict(self) -> dict[str, Any]:
+        self._flush()
+        return {
+            "batches": self.batches,
+            "logged_batches": self.logged_batches,
+            "window": dict(self._window),
+            "total": dict(self._total),
+            "elapsed": time.perf_counter() - self.start,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.batches = state["batches"]
+        self.logged_batches = state["logged_batches"]
+        self._window = dict(state["window"])
+        self._total = dict(state["total"])
+        self._order = dict.fromkeys(self._total)
+        self.start = time.perf_counter() - state["elapsed"]
+
+    def _flush(self) -> None:
+        """Move what this rank holds into the sums that all ranks share."""
+        names = [name for name in self._order if name in self._tensors or name in self._floats]
+        if not names:
+            return
+        held = {name: self._tensors.get(name) or self._floats[name] for name in names}
+        on_device = [torch.stack(held[name]) for name in names if name in self._tensors]  # type: ignore[arg-type]
+        read = iter(torch.stack(on_device).double().cpu().tolist() if on_device else [])
+        local = [next(read) if name in self._tensors else list(held[name]) for name in names]
+        summed = self._comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
+        for name, (total, count) in zip(names, summed, strict=True):
+            for sums in (self._window, self._total):
+                old_total, old_count = sums.get(name, (0.0, 0.0))
+                sums[name] = (old_total + total, old_count + count)
+        self._tensors, self._floats = {}, {}
+
+
+class Reporter:
+    """The means of every finished epoch: `stats[epoch][phase][name]`."""
+
+    def __init__(self) -> None:
+        self.stats: dict[int, dict[str, dict[str, float]]] = {}
+
+    def finish(self, part: EpochReporter) -> None:
+        means = part.means()
+        means["time"] = time.perf_counter() - part.start
+        means["total_count"] = float(part.batches + self._count_before(part))
+        self.stats.setdefault(part.epoch, {})[part.phase] = means
+
+    def has(self, phase: str, name: str, epoch: int) -> bool:
+        return name in self.stats.get(epoch, {}).get(phase, {})
+
+    def get(self, phase: str, name: str, epoch: int) -> float:
+        return self.stats[epoch][phase][name]
+
+    def ranking(self, phase: str, name: str, mode: str) -> list[tuple[int, float]]:
+        """(epoch, value) from the best to the worst; of equals the earlier first, what is no number last."""
+        sign = {"min": 1.0, "max": -1.0}[mode]
+        found = [(epoch, parts[phase][name]) for epoch, parts in self.stats.items() if name in parts.get(phase, {})]
+        return sorted(found, key=lambda pair: (math.isnan(pair[1]), sign * pair[1], pair[0]))
+
+    def log_message(self, epoch: int) -> str:
+        parts = []
+        for phase, means in self.stats[epoch].items():
+            shown = ", ".join(f"{name}={_shown(name, value)}" for name, value in means.items())
+            parts.append(f"[{phase}] {shown}")
+        return f"{epoch}epoch results: {', '.join(parts)}"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"stats": {e: {p: dict(m) for p, m in parts.items()} for e, parts in self.stats.items()}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.stats = {int(e): {p: dict(m) for p, m in parts.items()} for e, parts in state["stats"].items()}
+
+    def _count_before(self, part: EpochReporter) -> int:
+        before = self.stats.get(part.epoch - 1, {}).get(part.phase, {})
+        return int(before.get("total_count", 0))
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Sums of a thousand steps need more than float32 where the device has more."""
+    wide = torch.float64 if tensor.device.type in ("cpu", "cuda") else torch.float32
+    return tensor.detach().to(wide)
+
+
+def _means(sums: Sums) -> dict[str, float]:
+    return {name: total / count if count else math.nan for name, (total, count) in sums.items()}
+
+
+def _shown(name: str, value: float) -> str:
+    if name == "time":
+        minutes, seconds = divmod(value, 60)
+        return f"{int(minutes)} minutes {seconds:.2f} seconds" if minutes else f"{seconds:.2f} seconds"
+    return str(int(value)) if name == "total_count" else _short(value)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}" if 1e-3 < abs(value) <= 1e3 else f"{value:.3e}"
