@@ -1,0 +1,1 @@
+"""Language models: recurrent and Transformer, with ESPnet2's options and parameter names."""

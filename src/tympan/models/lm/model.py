@@ -1,0 +1,74 @@
+"""The language model as training and scoring see it: text in, loss per token out."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tympan.models.loss import Loss, LossTerm, Stat
+from tympan.nn.beam_state import BeamState
+
+
+class NextTokenModel(Protocol):
+    """What `lm:` chooses between: a module of these methods."""
+
+    def __call__(self, tokens: Tensor) -> Tensor: ...
+
+    def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> BeamState: ...
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
+
+
+class LanguageModel(nn.Module):
+    """Predicts each token of a sentence, and its end, from those before it."""
+
+    def __init__(self, lm: nn.Module, *, vocab_size: int, ignore_id: int = 0) -> None:
+        super().__init__()
+        self.lm = lm
+        self.vocab_size = vocab_size
+        # ESPnet2's convention: one symbol, the last of the list, begins and ends a sentence.
+        self.sos = vocab_size - 1
+        self.eos = vocab_size - 1
+        # Shared with the CTC blank, which no text holds.
+        self.ignore_id = ignore_id
+
+    def forward(self, text: Tensor, text_lengths: Tensor) -> Loss:
+        """The loss is normalised by tokens (the end counts as one); its exponential is the perplexity."""
+        nll, lengths = self.nll(text, text_lengths)
+        total, count = nll.sum(), lengths.sum()
+        return Loss(
+            terms=(LossTerm(total=total, count=count),),
+            stats={"loss": Stat(total=total.detach(), count=count)},
+        )
+
+    def collect_feats(self, text: Tensor, text_lengths: Tensor) -> dict[str, Tensor]:
+        """Text has no features to gather statistics of."""
+        return {}
+
+    def nll(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Negative log-likelihood of each token and the end, (batch, longest + 1), zero in the padding; the lengths.
+
+        Text (batch, length) may be padded with anything and to any length; the lengths that come back count the end.
+        """
+        text = text[:, : int(text_lengths.max()) if len(text) else 0]
+        positions = torch.arange(text.size(1) + 1, device=text.device)
+        is_text = positions[:-1] < text_lengths.unsqueeze(1)
+        text = text.masked_fill(~is_text, self.ignore_id)
+        tokens_in = functional.pad(text, (1, 0), value=self.sos)
+        targets = functional.pad(text, (0, 1), value=self.ignore_id)
+        targets = targets.masked_fill(positions == text_lengths.unsqueeze(1), self.eos)
+        logits = self.lm(tokens_in)
+        nll = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view(targets.shape)
+        lengths = text_lengths + 1
+        return nll.masked_fill(positions >= lengths.unsqueeze(1), 0.0), lengths
+
+    def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> BeamState:
+        """State of a search before the first token; feed `sos` first."""
+        return cast(NextTokenModel, self.lm).start(utterances, beams, device, dtype)
+
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+        """Last tokens (utterances, beams) -> log-probabilities of the next (utterances, beams, vocab)."""
+        return cast(NextTokenModel, self.lm).step(tokens, state)

@@ -1,0 +1,169 @@
+"""Transformer language model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+from tympan.nn.attention import MultiHeadedAttention
+from tympan.nn.beam_state import BeamState
+from tympan.nn.dropout import Dropout
+from tympan.nn.feed_forward import PositionwiseFeedForward
+from tympan.nn.input_layer import build_input_layer
+from tympan.nn.layer_norm import LayerNorm
+from tympan.nn.masks import causal_bias, key_bias
+from tympan.nn.position import PositionalEncoding
+
+# Shapes: U utterances, B beams, N = U * B (or the sentences of a batch), T tokens, V vocabulary.
+
+_BLANK = 0
+"""ESPnet2 attends to no token 0: it pads with it. A search may choose it, so that this is kept beyond padding."""
+
+
+@dataclass(frozen=True)
+class TransformerLmState(BeamState):
+    keys: tuple[Tensor, ...]  # for each layer (U, B, heads, T, head size)
+    values: tuple[Tensor, ...]
+    is_key: Tensor  # (U, B, T)
+
+
+class TransformerLm(nn.Module):
+    """Embedding, Transformer blocks that look back only, projection onto the vocabulary."""
+
+    def __init__(
+        self,
+        vocab_size: int,
+        *,
+        pos_enc: Literal["sinusoidal"] | None = None,
+        embed_unit: int = 128,
+        att_unit: int = 256,
+        head: int = 2,
+        unit: int = 1024,
+        layer: int = 4,
+        dropout_rate: float = 0.1,
+        positional_dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if att_unit % head:
+            raise UserError(f"lm_conf: att_unit must be a multiple of head, but {att_unit} is not one of {head}")
+        self.heads, self.head_size = head, att_unit // head
+        self.embed = nn.Embedding(vocab_size, embed_unit)
+        self.encoder = _Encoder(
+            PositionalEncoding(att_unit, positional_dropout_rate) if pos_enc == "sinusoidal" else None,
+            input_size=embed_unit,
+            size=att_unit,
+            heads=head,
+            hidden_size=unit,
+            blocks=layer,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+        )
+        self.decoder = nn.Linear(att_unit, vocab_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Tokens (N, T), sos first -> logits (N, T, V)."""
+        out: Tensor = self.decoder(self.encoder(self.embed(tokens), tokens != _BLANK))
+        return out
+
+    def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> TransformerLmState:
+        nothing = torch.zeros((utterances, beams, self.heads, 0, self.head_size), device=device, dtype=dtype)
+        cache = (nothing,) * len(self.encoder.encoders)
+        is_key = torch.zeros((utterances, beams, 0), device=device, dtype=torch.bool)
+        return TransformerLmState(keys=cache, values=cache, is_key=is_key)
+
+    def step(self, tokens: Tensor, state: TransformerLmState) -> tuple[Tensor, TransformerLmState]:
+        """Last tokens (U, B) -> log-probabilities of the next (U, B, V)."""
+        is_key = torch.cat([state.is_key, (tokens != _BLANK).unsqueeze(-1)], dim=-1)
+        x = self.encoder.enter(self.embed(tokens.reshape(-1, 1)), first=state.is_key.size(-1))
+        bias = key_bias(is_key.flatten(0, 1), x.dtype)
+        keys, values = [], []
+        for block, old_keys, old_values in zip(self.encoder.encoders, state.keys, state.values, strict=True):
+            assert isinstance(block, _Block)
+            x, new_keys, new_values = block.step(x, old_keys.flatten(0, 1), old_values.flatten(0, 1), bias)
+            keys.append(new_keys.unflatten(0, tokens.shape))
+            values.append(new_values.unflatten(0, tokens.shape))
+        log_probs = self.decoder(self.encoder.after_norm(x)).log_softmax(dim=-1)
+        return log_probs.view(*tokens.shape, -1), TransformerLmState(tuple(keys), tuple(values), is_key)
+
+
+class _Encoder(nn.Module):
+    def __init__(
+        self,
+        position: PositionalEncoding | None,
+        *,
+        input_size: int,
+        size: int,
+        heads: int,
+        hidden_size: int,
+        blocks: int,
+        dropout_rate: float,
+        attention_dropout_rate: float,
+    ) -> None:
+        super().__init__()
+        self.embed = build_input_layer(
+            "linear",
+            input_size=input_size,
+            size=size,
+            dropout_rate=dropout_rate,
+            position=nn.Identity(),
+            padding_idx=-1,
+            is_linear_rectified=True,
+        )
+        self.position = position
+        self.encoders = nn.ModuleList(
+            _Block(
+                size,
+                MultiHeadedAttention(heads, size, attention_dropout_rate),
+                PositionwiseFeedForward(size, hidden_size, dropout_rate, nn.ReLU()),
+                dropout_rate,
+            )
+            for _ in range(blocks)
+        )
+        self.after_norm = LayerNorm(size)
+
+    def enter(self, x: Tensor, first: int = 0) -> Tensor:
+        """Embedded tokens (N, T, input size) as the first block takes them; `first`: the position of x[:, 0]."""
+        x = self.embed(x).x
+        return x if self.position is None else self.position(x, first).x
+
+    def forward(self, x: Tensor, is_key: Tensor) -> Tensor:
+        x = self.enter(x)
+        # Added up, a token that is both masked and in the future must not overflow half precision.
+        bias = torch.minimum(key_bias(is_key, x.dtype), causal_bias(x.size(1), x.dtype, x.device))
+        for block in self.encoders:
+            x = block(x, bias)
+        out: Tensor = self.after_norm(x)
+        return out
+
+
+class _Block(nn.Module):
+    """Self-attention and feed-forward, each normalised before and added to its input."""
+
+    def __init__(
+        self, size: int, self_attn: MultiHeadedAttention, feed_forward: PositionwiseFeedForward, dropout_rate: float
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.feed_forward = feed_forward
+        self.norm1 = LayerNorm(size)
+        self.norm2 = LayerNorm(size)
+        self.dropout = Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, bias: Tensor) -> Tensor:
+        return self._feed_forward(x + self.dropout(self.self_attn.attend_to_self(self.norm1(x), bias)))
+
+    def step(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One more token x (N, 1, size), which attends to those before it and itself; the longer cache comes back."""
+        normalised = self.norm1(x)
+        new_keys, new_values = self.self_attn.project_memory(normalised)
+        keys, values = torch.cat([keys, new_keys], dim=2), torch.cat([values, new_values], dim=2)
+        attended = self.self_attn.attend(self.self_attn.project_query(normalised), keys, values, bias)
+        return self._feed_forward(x + attended), keys, values
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.feed_forward(self.norm2(x)))

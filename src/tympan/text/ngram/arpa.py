@@ -1,0 +1,1 @@
+"""ARPA files of n-gram models."""

@@ -1,0 +1,76 @@
+"""Working arrays: in memory while they are small, in unnamed temporary files when they are not."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """Makes arrays within a memory budget. The files have no name: they vanish with the process, however it ends."""
+
+    memory_bytes: int = 1 << 30
+    folder: Path | None = None
+
+    @property
+    def rows(self) -> int:
+        """Rows to handle at once: a step holds about sixteen columns of eight bytes for each."""
+        return max(1024, self.memory_bytes // 128)
+
+    def empty(self, size: int, dtype: DTypeLike) -> Array:
+        """An uninitialised array."""
+        kind = np.dtype(dtype)
+        if size * kind.itemsize <= self.memory_bytes // 16:
+            return np.empty(size, kind)
+        with tempfile.TemporaryFile(dir=self.folder) as file:
+            return np.memmap(file, dtype=kind, mode="w+", shape=(size,))
+
+    def zeros(self, size: int, dtype: DTypeLike) -> Array:
+        array = self.empty(size, dtype)
+        if not isinstance(array, np.memmap):  # a new file reads as zeros
+            array.fill(0)
+        return array
+
+    def blocks(self, size: int) -> Iterator[slice]:
+        """Consecutive slices of at most `rows`."""
+        for start in range(0, size, self.rows):
+            yield slice(start, min(size, start + self.rows))
+
+    def growing(self, dtype: DTypeLike) -> GrowingArray:
+        return GrowingArray(dtype, tempfile.TemporaryFile(dir=self.folder))
+
+
+@dataclass
+class GrowingArray:
+    """An array whose length is not known beforehand, written to a file."""
+
+    dtype: DTypeLike
+    file: IO[bytes]
+    size: int = field(default=0, init=False)
+
+    def append(self, values: Array) -> None:
+        np.ascontiguousarray(values, self.dtype).tofile(self.file)
+        self.size += len(values)
+
+    def finish(self) -> Array:
+        """The whole array, mapped."""
+        self.file.flush()
+        if not self.size:
+            self.file.close()
+            return np.empty(0, self.dtype)
+        with self.file:
+            return np.memmap(self.file, dtype=self.dtype, mode="r+", shape=(self.size,))
+
+
+def index_type(size: int) -> type[np.signedinteger[Any]]:
+    """The smallest integer that counts to `size`."""
+    return np.int32 if size < 2**31 else np.int64
