@@ -1,0 +1,105 @@
+"""CMU AN4: from the original sphere archive, or from data directories that are prepared already."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tympan.data.kaldi_dir import DataDir
+from tympan.errors import UserError
+from tympan.recipe.download import fetch, join_url
+from tympan.recipe.extract import extract
+
+NAME = "an4"
+DATA_URL = "http://www.speech.cs.cmu.edu/databases/an4"
+ARCHIVE = "an4_sphere.tar.gz"
+DEV_UTTERANCES = 100
+PREPARED = ("train_nodev", "train_dev", "test")
+_SPOKEN_IN = {"train": "an4_clstk", "test": "an4test_clstk"}
+_LINE = re.compile(r"^(?:<s>\s+)?(?P<words>.*?)\s*(?:</s>\s*)?\((?P<source>[^()]+)\)\s*$")
+
+
+def is_extracted(data: Path) -> bool:
+    return (_root(data) / "etc" / "an4_train.transcription").is_file() or _is_prepared(data)
+
+
+def download(data: Path, url: str) -> Path:
+    return fetch(join_url(url, ARCHIVE), data / ARCHIVE)
+
+
+def unpack(data: Path) -> None:
+    extract(data / ARCHIVE, data)
+    if not is_extracted(data):
+        raise UserError(f"{data / ARCHIVE} holds no an4/etc/an4_train.transcription: it is not the AN4 archive.")
+
+
+def prepare(data: Path, out: Path) -> dict[str, int]:
+    """`out/train_nodev`, `out/train_dev` (the first 100 training utterances by id) and, where it is there, `out/test`."""
+    if _is_prepared(data):
+        sets = {name: _absolute(data / name) for name in PREPARED if (data / name / "wav.scp").is_file()}
+    elif is_extracted(data):
+        train = _read(_root(data), "train")
+        ids = sorted(train["wav.scp"])
+        sets = {
+            "train_nodev": {file: {utt: table[utt] for utt in ids[DEV_UTTERANCES:]} for file, table in train.items()},
+            "train_dev": {file: {utt: table[utt] for utt in ids[:DEV_UTTERANCES]} for file, table in train.items()},
+        }
+        if (_root(data) / "etc" / "an4_test.transcription").is_file():
+            sets["test"] = _read(_root(data), "test")
+    else:
+        raise UserError(
+            f"{data} holds neither the unpacked AN4 archive (an4/etc/an4_train.transcription) nor its data "
+            "directories (train_nodev, train_dev). Run stage -1 to download it, or point --data to it."
+        )
+    for name, tables in sets.items():
+        DataDir(out / name, tables).write(out / name)
+    return {name: len(tables["wav.scp"]) for name, tables in sets.items()}
+
+
+def _root(data: Path) -> Path:
+    return data / "an4" if (data / "an4").is_dir() else data
+
+
+def _is_prepared(data: Path) -> bool:
+    return all((data / name / "wav.scp").is_file() for name in PREPARED[:2])
+
+
+def _absolute(directory: Path) -> dict[str, dict[str, str]]:
+    """A data directory's tables, with audio paths relative to it made absolute."""
+    tables = {name: dict(table) for name, table in DataDir.read(directory).tables.items()}
+    tables["wav.scp"] = {
+        utt: place if place.endswith("|") or Path(place).is_absolute() else str((directory / place).resolve())
+        for utt, place in tables["wav.scp"].items()
+    }
+    return tables
+
+
+def _read(root: Path, name: str) -> dict[str, dict[str, str]]:
+    path = root / "etc" / f"an4_{name}.transcription"
+    tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}, "utt2spk": {}}
+    faults = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip():
+            continue
+        found = _LINE.match(line)
+        if not found or found["source"].count("-") != 2:
+            faults.append(f"{path}:{number}: expected 'WORDS (an251-fash-b)', found '{line.strip()}'")
+            continue
+        speaker = found["source"].split("-")[1]
+        utterance = f"{speaker}-{found['source']}"
+        audio = _audio(root / "wav" / _SPOKEN_IN[name] / speaker, found["source"])
+        if audio is None:
+            faults.append(f"{path}:{number}: no {found['source']}.sph, .flac or .wav in {root / 'wav'}")
+            continue
+        tables["wav.scp"][utterance] = str(audio.resolve())
+        tables["text"][utterance] = found["words"]
+        tables["utt2spk"][utterance] = speaker
+    if faults:
+        more = f"\n... and {len(faults) - 20} more" if len(faults) > 20 else ""
+        raise UserError("\n".join(faults[:20]) + more)
+    return {file: dict(sorted(table.items())) for file, table in tables.items()}
+
+
+def _audio(directory: Path, source: str) -> Path | None:
+    candidates = (directory / f"{source}.{kind}" for kind in ("sph", "flac", "wav"))
+    return next((path for path in candidates if path.is_file()), None)

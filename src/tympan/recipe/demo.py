@@ -1,0 +1,151 @@
+"""The demo corpus: an AISHELL-shaped miniature, synthesised on the user's machine and packed as AISHELL is."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import multiprocessing
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tympan.data.seeds import rng_for
+from tympan.recipe.aishell import TRANSCRIPT
+from tympan.recipe.espeak import Synthesizer, Voice
+from tympan.recipe.sentences import sentences
+from tympan.runtime.atomic import atomic_write
+
+RATE_HZ = 16_000
+NOISE_LEVEL = 6.0  # int16 steps: a quiet room, where espeak-ng gives digital silence
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A speaker of one set, with her voice and her sentences (words separated by spaces)."""
+
+    id: str
+    set: str
+    voice: Voice
+    sentences: tuple[str, ...]
+
+    def utterance(self, number: int) -> str:
+        return f"BAC009{self.id}W{number:04d}"
+
+
+@dataclass(frozen=True)
+class Size:
+    """Speakers a set, and sentences a speaker."""
+
+    train: int = 20
+    dev: int = 4
+    test: int = 4
+    sentences: int = 30
+
+    def speakers(self) -> Iterator[tuple[str, int]]:
+        for name in ("train", "dev", "test"):
+            for number in range(getattr(self, name)):
+                yield name, number
+
+
+VARIANTS = {
+    "train": ("m1", "f1", "m2", "f2", "m3", "f3", "m4", "f4", "m6", "m7"),
+    "dev": ("m5", "f5"),
+    "test": ("f5", "m8"),
+}
+"""espeak-ng's timbres. Dev and test speakers are not heard in training, as in AISHELL."""
+
+
+def plan(size: Size, *, seed: int) -> list[Speaker]:
+    """Who says what: no sentence is in two sets, no speaker either."""
+    order = rng_for(seed, 0, "speakers", "demo")
+    people = list(size.speakers())
+    pool = iter(sentences(len(people) * size.sentences, seed=seed))
+    planned = []
+    for position, (name, number) in enumerate(people):
+        variants = VARIANTS[name]
+        voice = Voice(
+            name=f"cmn+{variants[number % len(variants)]}",
+            rate=int(order.integers(150, 196)),
+            pitch=int(order.integers(35, 66)),
+        )
+        said = tuple(next(pool) for _ in range(size.sentences))
+        planned.append(Speaker(f"S{position + 2:04d}", name, voice, said))
+    return planned
+
+
+def make_archives(out: Path, size: Size | None = None, *, seed: int = 0, nj: int = 1) -> list[Path]:
+    """Write `data_aishell.tgz` and `resource_aishell.tgz` to `out`: the same bytes for the same size and seed."""
+    from tqdm import tqdm
+
+    speakers = plan(size or Size(), seed=seed)
+    with ThreadPoolExecutor(nj) as threads:
+        packing = threads.map(lambda speaker: _in_fresh_process(_pack_speaker, speaker, seed), speakers)
+        packed = list(tqdm(packing, "speakers", total=len(speakers)))
+    transcript = "".join(
+        f"{speaker.utterance(number)} {said}\n"
+        for speaker in speakers
+        for number, said in enumerate(speaker.sentences, 1)
+    )
+    files = [(str(TRANSCRIPT), transcript.encode("utf-8"))]
+    files += [
+        (f"data_aishell/wav/{speaker.id}.tar.gz", content) for speaker, content in zip(speakers, packed, strict=True)
+    ]
+    lexicon = _lexicon(speakers).encode("utf-8")
+    archives = [out / "data_aishell.tgz", out / "resource_aishell.tgz"]
+    for archive, members in zip(archives, (files, [("resource_aishell/lexicon.txt", lexicon)]), strict=True):
+        with atomic_write(archive, "wb") as stream:
+            stream.write(_tar(members))
+    return archives
+
+
+def _in_fresh_process(function: Callable[..., bytes], *arguments: object) -> bytes:
+    """The library repeats itself only in a fresh process (see Synthesizer)."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+        return process.submit(function, *arguments).result()
+
+
+def _pack_speaker(speaker: Speaker, seed: int) -> bytes:
+    synthesizer = Synthesizer(seed)
+    files = []
+    for number, said in enumerate(speaker.sentences, 1):
+        utterance = speaker.utterance(number)
+        spoken = synthesizer.say(said.replace(" ", ""), speaker.voice)
+        files.append((f"{speaker.set}/{speaker.id}/{utterance}.wav", _wav(spoken, synthesizer.rate, utterance, seed)))
+    return _tar(files)
+
+
+def _wav(spoken: np.ndarray, rate: int, utterance: str, seed: int) -> bytes:
+    import soundfile
+    import soxr
+
+    samples = soxr.resample(spoken.astype(np.float32), rate, RATE_HZ)
+    samples = samples * 0.5 + rng_for(seed, 0, utterance, "room").normal(0.0, NOISE_LEVEL, len(samples))
+    content = io.BytesIO()
+    soundfile.write(content, np.clip(np.rint(samples), -32768, 32767).astype(np.int16), RATE_HZ, format="WAV")
+    return content.getvalue()
+
+
+def _lexicon(speakers: Iterable[Speaker]) -> str:
+    synthesizer = Synthesizer()
+    words = sorted({word for speaker in speakers for said in speaker.sentences for word in said.split()})
+    synthesizer.say(words[0], Voice("cmn", 175, 50))  # chooses the language
+    return "".join(f"{word} {synthesizer.phonemes(word)}\n" for word in words)
+
+
+def _tar(files: Iterable[tuple[str, bytes]]) -> bytes:
+    """A gzipped tar whose bytes depend on its files alone (no dates, no owners)."""
+    content = io.BytesIO()
+    with (
+        gzip.GzipFile(filename="", mode="wb", fileobj=content, compresslevel=3, mtime=0) as compressed,
+        tarfile.open(fileobj=compressed, mode="w") as tar,
+    ):
+        for name, data in files:
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            member.mode = 0o644
+            tar.addfile(member, io.BytesIO(data))
+    return content.getvalue()

@@ -1,0 +1,237 @@
+"""Fetching an archive: http(s) or file://, continued where it broke off, checked against the size the source gives."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import BinaryIO
+
+from tqdm import tqdm
+
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+
+CHUNK = 1 << 20
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a server or file says about itself: `version` (ETag or date) tells two files of one size apart."""
+
+    url: str
+    size: int | None
+    version: str
+
+
+def join_url(base: str, name: str) -> str:
+    """`www.openslr.org/resources/33` and `data.tgz`: as the recipe writes its URLs, without a scheme."""
+    if base.startswith(("/", "./", "../", "~")):
+        base = Path(base).expanduser().resolve().as_uri()
+    if "://" not in base:
+        base = f"https://{base}"
+    return f"{base.rstrip('/')}/{name}"
+
+
+def fetch(
+    url: str,
+    target: Path,
+    *,
+    tries: int = 5,
+    wait_s: Callable[[int], float] = lambda attempt: min(2.0**attempt, 30.0),
+    progress: bool = True,
+) -> Path:
+    """Download `url` to `target`, which appears only when it is whole. Calling again continues a broken download.
+
+    A connection that breaks off is taken up again by itself; only `tries` attempts in a row without a single new byte give up.
+    """
+    part = target.with_name(target.name + ".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        source = _ask(url)
+    except UserError:
+        if target.is_file():
+            return target  # nobody to ask: extraction will notice a file that is cut short
+        raise
+    if target.is_file():
+        if source.size is None or target.stat().st_size == source.size:
+            return target
+        if target.stat().st_size > source.size:
+            raise UserError(
+                f"{target} has {target.stat().st_size:,} bytes, but {url} has {source.size:,}: "
+                "another file of this name. Move it away, or give --data another directory."
+            )
+        os.replace(target, part)  # another tool's half of a download
+        _remember(part, source)
+    _forget_other_version(part, source)
+    _require_space(part, source)
+    attempt = 0
+    with tqdm(
+        desc=target.name, total=source.size, initial=_size(part), unit="B", unit_scale=True, disable=not progress
+    ) as bar:
+        while True:
+            before = _size(part)
+            try:
+                _continue(source, part, bar)
+                break
+            except (OSError, HTTPException) as error:
+                _raise_if_local(error, part)
+                attempt = 0 if _size(part) > before else attempt + 1
+                if attempt >= tries:
+                    raise UserError(
+                        f"{url} broke off {tries} times ({error or type(error).__name__}); "
+                        f"{_size(part):,} of {source.size or '?':,} bytes are in {part}. Run the same command again to continue."
+                    ) from error
+                time.sleep(wait_s(attempt))
+    if source.size is not None and _size(part) != source.size:
+        raise UserError(f"{part} has {_size(part):,} bytes, {url} promised {source.size:,}: remove it and run again.")
+    os.replace(part, target)
+    _notes(part).unlink(missing_ok=True)
+    return target
+
+
+def _ask(url: str) -> Source:
+    scheme = urllib.parse.urlsplit(url).scheme
+    if scheme == "file":
+        path = _file_of(url)
+        if not path.is_file():
+            raise UserError(f"{url}: there is no such file. --data_url names the directory that holds the archives.")
+        status = path.stat()
+        return Source(url, status.st_size, f"mtime {status.st_mtime_ns}")
+    if scheme not in ("http", "https"):
+        raise UserError(f"{url}: '{scheme}' is not a kind of address that can be downloaded; http, https and file are.")
+    try:
+        with _open(url, method="HEAD") as answer:
+            size = answer.headers.get("Content-Length")
+            version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
+            return Source(url, int(size) if size else None, version)
+    except urllib.error.HTTPError as error:
+        if error.code in (403, 405, 501):
+            return Source(url, None, "")  # no HEAD here: the size comes with the body
+        raise UserError(f"{url}: the server answers {error.code} {error.reason}. Is --data_url right?") from error
+    except (OSError, HTTPException) as error:
+        reason = getattr(error, "reason", error)
+        raise UserError(
+            f"{url}: no answer ({reason}). Check the network, or put the archives into a directory and give "
+            "it as --data_url file:///that/directory."
+        ) from error
+
+
+def _open(url: str, *, method: str = "GET", headers: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+    request = urllib.request.Request(
+        url, method=method, headers={"User-Agent": "tympan", "Accept-Encoding": "identity", **(headers or {})}
+    )
+    return urllib.request.urlopen(request, timeout=TIMEOUT_S)
+
+
+def _continue(source: Source, part: Path, bar: tqdm) -> None:
+    start = _size(part)
+    if source.size is not None and start == source.size:
+        return
+    _remember(part, source)
+    if source.url.startswith("file:"):
+        with _file_of(source.url).open("rb") as stream:
+            stream.seek(start)
+            _append(stream, part, bar)
+        return
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    if start and source.version and not source.version.startswith("W/"):
+        headers["If-Range"] = source.version
+    try:
+        answer = _open(source.url, headers=headers)
+    except urllib.error.HTTPError as error:
+        if error.code != 416:
+            raise
+        part.unlink()  # the half we have does not fit the server's file
+        bar.reset(total=source.size)
+        raise ConnectionError("the file on the server changed") from error
+    with answer:
+        if start and answer.status != 206:  # the server can't continue, or the file is a new one
+            part.unlink()
+            bar.reset(total=source.size)
+        promised = answer.headers.get("Content-Length")
+        received = _append(answer, part, bar)
+    if promised is not None and received < int(promised):
+        raise ConnectionError(f"the connection closed {int(promised) - received:,} bytes early")
+
+
+def _append(stream: BinaryIO, part: Path, bar: tqdm) -> int:
+    received = 0
+    with part.open("ab") as output:
+        for chunk in _chunks(stream):
+            output.write(chunk)
+            received += len(chunk)
+            bar.update(len(chunk))
+    return received
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    # read1 hands over what has arrived, so that what came before a break is kept.
+    read = getattr(stream, "read1", stream.read)
+    while chunk := read(CHUNK):
+        yield chunk
+
+
+def _file_of(url: str) -> Path:
+    return Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _notes(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
+
+
+def _remember(part: Path, source: Source) -> None:
+    with atomic_write(_notes(part)) as stream:
+        json.dump({"url": source.url, "size": source.size, "version": source.version}, stream)
+
+
+def _forget_other_version(part: Path, source: Source) -> None:
+    """Two versions of a file must not be joined: a half whose notes do not fit the source is dropped."""
+    if not part.exists():
+        return
+    try:
+        notes = json.loads(_notes(part).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        notes = {}
+    same = notes.get("size") == source.size and notes.get("version") == source.version
+    if not same or (source.size is not None and _size(part) > source.size):
+        part.unlink()
+
+
+def _require_space(part: Path, source: Source) -> None:
+    missing = (source.size or 0) - _size(part)
+    free = shutil.disk_usage(part.parent).free
+    if missing > free:
+        raise UserError(
+            f"{part.parent}: {missing / 1e9:.1f} GB are still to come and {free / 1e9:.1f} GB are free. "
+            "Make room, or give --data a directory on a larger disk; what is here already is kept."
+        )
+
+
+def _raise_if_local(error: BaseException, part: Path) -> None:
+    """A full or forbidden disk does not get better by asking the server again."""
+    code = getattr(error, "errno", None)
+    if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 416, 429):
+        raise UserError(f"{error.url}: the server answers {error.code} {error.reason}.") from error
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(
+            f"{part.parent}: the disk is full after {_size(part):,} bytes. Make room and run again: it continues."
+        ) from error
+    if code in (errno.EACCES, errno.EROFS, errno.EPERM):
+        raise UserError(
+            f"{part.parent}: cannot write here ({os.strerror(code)}). Give --data another place."
+        ) from error

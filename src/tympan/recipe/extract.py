@@ -1,0 +1,119 @@
+"""Unpacking archives that strangers made: nothing lands outside the target, and half an archive is never taken for whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tarfile
+import zlib
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from tympan.errors import UserError
+from tympan.runtime.executor import map_jobs
+
+
+def extract(archive: Path, target: Path) -> list[Path]:
+    """Unpack a tar archive into `target`; returns what appeared at its top level.
+
+    Members go to a scratch directory beside their place and are moved when the archive was read to its end, so an
+    interruption costs the work on this archive and nothing else. Existing directories are merged, files replaced.
+    """
+    target.mkdir(parents=True, exist_ok=True)
+    scratch = target / f".extracting-{archive.name}"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    try:
+        _unpack(archive, scratch)
+        tops = sorted(scratch.iterdir())
+        for top in tops:
+            _move(top, target / top.name)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    return [target / top.name for top in tops]
+
+
+def extract_nested(directory: Path, *, nj: int) -> int:
+    """Unpack every `*.tar.gz` in `directory` beside itself (AISHELL packs one a speaker); each goes away when it is done."""
+    archives = sorted(directory.glob("*.tar.gz"))
+    for _ in map_jobs(partial(_extract_and_remove, directory), archives, nj=nj, description="speakers"):
+        pass
+    return len(archives)
+
+
+def _extract_and_remove(directory: Path, archive: Path) -> None:
+    extract(archive, directory)
+    archive.unlink()
+
+
+def _unpack(archive: Path, scratch: Path) -> None:
+    try:
+        with tarfile.open(archive, "r:*") as tar:
+            for member in tar:
+                _unpack_member(tar, member, scratch, archive)
+            # tar stops at its own end mark; gzip's checksum comes behind it.
+            while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+                pass
+    except (EOFError, zlib.error) as error:
+        raise UserError(
+            _damaged(archive, "it ends too early" if isinstance(error, EOFError) else str(error))
+        ) from error
+    except tarfile.ReadError as error:
+        raise UserError(_damaged(archive, str(error))) from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"{scratch.parent}: the disk is full while unpacking {archive.name}. Make room and run again."
+            ) from error
+        if error.errno is None:  # gzip.BadGzipFile
+            raise UserError(_damaged(archive, str(error))) from error
+        raise
+
+
+def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path, archive: Path) -> None:
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts or "\\" in member.name or (name.parts and ":" in name.parts[0]):
+        raise UserError(f"{archive}: member '{member.name}' points outside the archive; nothing of it was kept.")
+    place = scratch.joinpath(*name.parts)
+    if member.isdir():
+        place.mkdir(parents=True, exist_ok=True)
+    elif member.isreg():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        content = tar.extractfile(member)
+        assert content is not None
+        with place.open("wb") as output:
+            shutil.copyfileobj(content, output, 1 << 20)
+        if place.stat().st_size != member.size:
+            raise UserError(_damaged(archive, f"'{member.name}' is shorter than its header says"))
+    else:
+        kind = "a link" if member.issym() or member.islnk() else "a device or pipe"
+        raise UserError(
+            f"{archive}: member '{member.name}' is {kind}; a corpus has files and directories only. Nothing was kept."
+        )
+
+
+def _move(source: Path, place: Path) -> None:
+    if not source.is_dir():
+        if place.is_dir():
+            raise UserError(
+                f"{place} is a directory, and the archive has a file of that name. Move it away and run again."
+            )
+        os.replace(source, place)
+        return
+    try:
+        os.rename(source, place)  # in one stroke where nothing is there yet
+    except OSError as error:
+        if not place.is_dir():
+            raise UserError(
+                f"{place} is in the way of a directory ({error.strerror}). Move it away and run again."
+            ) from error
+        for child in sorted(source.iterdir()):
+            _move(child, place / child.name)
+
+
+def _damaged(archive: Path, how: str) -> str:
+    return (
+        f"{archive} ({archive.stat().st_size:,} bytes) is damaged or cut short: {how}. "
+        "Remove it and run stage -1 again to fetch it anew."
+    )
