@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from tympan.data.augment import WaveformAugmentation
 from tympan.data.batches import BatchOptions, plan_batches
 from tympan.data.dataset import UtteranceDataset
 from tympan.data.lengths import measure_shapes
@@ -14,6 +15,29 @@ from tympan.errors import UserError
 
 Split = Literal["train", "valid"]
 
+WAVEFORM_OPTIONS = (
+    "speech_volume_normalize",
+    "speed_perturb",
+    "volume_perturb",
+    "rir_scp",
+    "rir_apply_prob",
+    "noise_scp",
+    "noise_apply_prob",
+    "noise_db_range",
+)
+WAVEFORM_CONF = (
+    "force_single_channel",
+    "data_aug_effects",
+    "data_aug_num",
+    "data_aug_prob",
+    "min_sample_size",
+    "audio_pad_value",
+)
+ALWAYS = ("speech_volume_normalize", "min_sample_size", "audio_pad_value")
+"""These belong to validation too."""
+AUGMENTING = frozenset({"rir_scp", "noise_scp", "speed_perturb", "volume_perturb", "data_aug_effects"})
+REFUSED_FOR_FEATURES = AUGMENTING | {"speech_volume_normalize", "force_single_channel"}
+
 
 def build_dataset(config: Any, split: Split) -> UtteranceDataset:
     """The utterances of `{split}_data_path_and_name_and_type`; augmented if they are for training."""
@@ -21,24 +45,25 @@ def build_dataset(config: Any, split: Split) -> UtteranceDataset:
     if not triples:
         raise UserError(f"--{split}_data_path_and_name_and_type is missing: give PATH,NAME,TYPE for each data file")
     shape_files = getattr(config, f"{split}_shape_file")
-    fs = getattr(config, "frontend_conf", None) or {}
-    return UtteranceDataset(
+    dataset = UtteranceDataset(
         [tuple(triple) for triple in triples],
-        preprocess=build_preprocessor(config, is_training=split == "train"),
         keys=shape_files[0] if shape_files else None,
-        sample_rate=0 if config.allow_multi_rates else _whole_number(fs.get("fs")),
+        sample_rate=0 if config.allow_multi_rates else _expected_rate(config),
     )
+    dataset.preprocess = build_preprocessor(config, is_training=split == "train", rate=dataset.sample_rate)
+    return dataset
 
 
-def build_preprocessor(config: Any, *, is_training: bool) -> Preprocessor | None:
-    """ESPnet2's `use_preprocessor` and the options it takes."""
+def build_preprocessor(config: Any, *, is_training: bool, rate: int | None) -> Preprocessor | None:
+    """ESPnet2's `use_preprocessor` and the options it takes. `rate` is that of the recordings."""
     if not config.use_preprocessor:
         return None
+    conf = dict(getattr(config, "preprocessor_conf", None) or {})
+    names = {name: conf[name] for name in ("speech_name", "text_name") if name in conf}
     text = None
     if config.token_type is not None:
         if config.token_list is None:
             raise UserError("--token_list is missing: a file with one token a line (`tympan tokenize_text` makes one)")
-        extra = dict(getattr(config, "preprocessor_conf", None) or {})
         text = TextPreprocessor(
             config.token_list,
             token_type=config.token_type,
@@ -46,9 +71,21 @@ def build_preprocessor(config: Any, *, is_training: bool) -> Preprocessor | None
             cleaner=config.cleaner,
             g2p=config.g2p,
             non_linguistic_symbols=config.non_linguistic_symbols,
-            **{name: extra[name] for name in ("unk_symbol", "space_symbol", "delimiter") if name in extra},
+            **{name: conf[name] for name in ("unk_symbol", "space_symbol", "delimiter") if name in conf},
         )
-    return Preprocessor(text=text)
+    waveform = {**_given(config, WAVEFORM_OPTIONS), **{name: conf[name] for name in WAVEFORM_CONF if conf.get(name)}}
+    if getattr(config, "input_size", None) is not None:
+        # Stored features: the options of waveforms have no meaning, and would quietly spoil them.
+        changed = [name for name in waveform if name in REFUSED_FOR_FEATURES]
+        if changed:
+            raise UserError(f"{', '.join(changed)}: works on recordings, but input_size says that features are given")
+        return Preprocessor(text=text, **names)
+    always = {name: waveform.pop(name) for name in ALWAYS if name in waveform}
+    always["force_single_channel"] = waveform.get("force_single_channel", False)
+    augmentation = None
+    if is_training and waveform.keys() & AUGMENTING:
+        augmentation = WaveformAugmentation(seed=config.seed, rate=rate, **waveform)
+    return Preprocessor(text=text, augmentation=augmentation, **always, **names)
 
 
 def build_iter_factory(
@@ -69,6 +106,7 @@ def build_iter_factory(
         world_size=world_size,
         num_workers=config.num_workers,
         pin_memory=pin_memory,
+        stretch=_stretch(dataset),
     )
 
 
@@ -102,8 +140,22 @@ def batch_options(config: Any, split: Split, *, world_size: int = 1) -> BatchOpt
     )
 
 
-def _whole_number(value: Any) -> int | None:
-    """ESPnet2 also writes `16k`."""
-    if isinstance(value, str):
-        return int(float(value[:-1]) * 1000) if value.lower().endswith("k") else int(value)
-    return value if value is None else int(value)
+def _stretch(dataset: UtteranceDataset) -> float:
+    preprocess = dataset.preprocess
+    augmentation = preprocess.augmentation if isinstance(preprocess, Preprocessor) else None
+    return 1.0 if augmentation is None else augmentation.stretch
+
+
+def _given(config: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Options that the config has and that are set: the LM's has none of speech."""
+    return {name: getattr(config, name) for name in names if getattr(config, name, None) not in (None, [])}
+
+
+def _expected_rate(config: Any) -> int | None:
+    """`fs` of the preprocessor, else of the frontend; ESPnet2 also writes `16k`."""
+    for conf in ("preprocessor_conf", "frontend_conf"):
+        value = (getattr(config, conf, None) or {}).get("fs")
+        if value:
+            text = str(value).lower()
+            return int(float(text[:-1]) * 1000) if text.endswith("k") else int(float(text))
+    return None

@@ -20,7 +20,7 @@ from tympan.errors import UserError
 
 
 class EpochIterFactory:
-    """`build_iter(epoch)` yields this rank's share of each global batch; `build_iter(epoch, step)` starts later, for free.
+    """`build_iter(epoch)` yields this rank's share of each global batch; `build_iter(epoch, step)` starts there.
 
     What it yields does not depend on `num_workers`. `seed` None (validation) leaves `augment_seed` out.
     A rank may get a batch without utterances: `ids` is empty and every tensor has a first dimension of zero.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from tympan.data.augment import WaveformAugmentation
 from tympan.data.readers import Value
 from tympan.text.cleaner import TextCleaner
 from tympan.text.tokenizer import Symbols, build_tokenizer
@@ -50,22 +51,48 @@ class TextPreprocessor:
 
 
 class Preprocessor:
-    """The `preprocess` of a training or validation set. Can be pickled."""
+    """The `preprocess` of a training set (with `augmentation`) or a validation set (without). Can be pickled."""
 
     def __init__(
         self,
         *,
         text: TextPreprocessor | None = None,
+        augmentation: WaveformAugmentation | None = None,
+        speech_volume_normalize: float | None = None,
+        force_single_channel: bool = False,
+        min_sample_size: int = -1,
+        audio_pad_value: float = 0.0,
         speech_name: str = "speech",
         text_name: str = "text",
     ) -> None:
         self.text = text
+        self.augmentation = augmentation
+        self.speech_volume_normalize = speech_volume_normalize
+        self.force_single_channel = force_single_channel
+        self.min_sample_size = min_sample_size
+        self.audio_pad_value = audio_pad_value
         self.speech_name = speech_name
         self.text_name = text_name
 
     def __call__(self, utterance_id: str, values: Mapping[str, Value], epoch: int) -> dict[str, Value]:
         out = dict(values)
-        text = out.get(self.text_name)
+        speech, text = out.get(self.speech_name), out.get(self.text_name)
+        if isinstance(speech, np.ndarray):
+            out[self.speech_name] = self._prepare_speech(speech, utterance_id, epoch)
         if isinstance(text, str) and self.text is not None:
             out[self.text_name] = self.text(text)
         return out
+
+    def _prepare_speech(self, speech: np.ndarray, utterance_id: str, epoch: int) -> np.ndarray:
+        if self.force_single_channel and speech.ndim == 2:
+            speech = speech[:, 0]
+        if self.augmentation is not None:
+            speech = self.augmentation(speech, utterance_id, epoch=epoch)
+        if self.speech_volume_normalize is not None:
+            loudest = np.abs(speech).max(initial=0.0)
+            # ESPnet2 divides by zero where a recording is digital silence.
+            speech = speech * (self.speech_volume_normalize / loudest) if loudest > 0 else speech
+        if len(speech) < self.min_sample_size:
+            padding = [(0, self.min_sample_size - len(speech)), *([(0, 0)] * (speech.ndim - 1))]
+            speech = np.pad(speech, padding, constant_values=self.audio_pad_value)
+        return speech
