@@ -1,0 +1,123 @@
+"""Kaldi archives of matrices: read one entry, read all, write them whole or not at all.
+
+kaldiio understands the formats (compressed ones too). Its own entry points are not used for reading, because they
+unpickle entries and run `cmd |` sources: a data file must not be able to run a program.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, BinaryIO
+
+import numpy as np
+from kaldiio import matio
+
+from tympan.data.audio import locate, split_ark
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+
+
+def read_matrix(source: str | os.PathLike[str], *, base: str | os.PathLike[str] | None = None) -> np.ndarray:
+    """The matrix or vector at `file.ark:offset` (or at the start of a file), binary, compressed or text."""
+    location = locate(source, base)
+    path, offset = split_ark(location)
+    try:
+        with open(path, "rb") as stream:
+            stream.seek(offset or 0)
+            return _read_entry(stream, location)
+    except OSError as error:
+        raise UserError(f"{location}: {error.strerror or error}") from None
+
+
+def read_ark(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """(id, matrix) for every entry of an archive, in its order."""
+    with open(path, "rb") as stream:
+        while True:
+            key = _read_key(stream, path)
+            if not key:
+                return
+            yield key, _read_entry(stream, f"{os.fspath(path)}: '{key}'")
+
+
+class ArkWriter:
+    """Appends matrices to an open archive and remembers where each one lies."""
+
+    def __init__(self, stream: IO[bytes], *, compression_method: int | None = None) -> None:
+        self._stream = stream
+        self._method = compression_method
+        self.offsets: dict[str, int] = {}
+        self.frames: dict[str, int] = {}
+
+    def write(self, key: str, matrix: np.ndarray) -> None:
+        self._stream.write(f"{key} ".encode())
+        self.offsets[key] = self._stream.tell()
+        self.frames[key] = len(matrix)
+        matio.write_array(self._stream, matrix, compression_method=self._method)
+
+
+@contextmanager
+def write_ark(path: str | os.PathLike[str], *, compression_method: int | None = None) -> Iterator[ArkWriter]:
+    """An archive that appears at `path` when the block succeeds. Compression methods are Kaldi's 1 to 7; None: none."""
+    with atomic_write(path, "wb") as stream:
+        yield ArkWriter(stream, compression_method=compression_method)
+
+
+def write_matrix(path: str | os.PathLike[str], matrix: np.ndarray, *, text: bool = False) -> None:
+    """One matrix in a file of its own, in Kaldi's binary or text form."""
+    with atomic_write(path, "wb") as stream:
+        if text:
+            rows = "\n".join("  " + " ".join(f"{value:.12g}" for value in row) for row in np.atleast_2d(matrix))
+            stream.write(f" [\n{rows} ]\n".encode())
+        else:
+            matio.write_array(stream, matrix)
+
+
+def _read_key(stream: BinaryIO, path: str | os.PathLike[str]) -> str:
+    key = bytearray()
+    while (byte := stream.read(1)) not in (b" ", b""):
+        key += byte
+        if len(key) > 4096:
+            raise UserError(f"{Path(path)}: this is no Kaldi archive")
+    return key.decode("utf-8", "replace").strip()
+
+
+def _read_entry(stream: BinaryIO, place: str) -> np.ndarray:
+    start = stream.tell()
+    flag = stream.read(5)
+    stream.seek(start)
+    if not flag:
+        raise UserError(f"{place}: the archive ends before this entry")
+    if flag[:3] == b"PKL":
+        raise UserError(f"{place}: a pickled entry could run code when it is read; write it as a Kaldi matrix instead")
+    if flag[:2] != b"\0B":
+        return _read_text(stream, place)
+    try:
+        reader = matio.read_int32vector if flag[2:3] == b"\4" else matio.read_matrix_or_vector
+        return np.asarray(reader(stream))
+    except (AssertionError, ValueError, struct.error) as error:
+        raise UserError(f"{place}: truncated or damaged Kaldi matrix ({error or 'unexpected bytes'})") from None
+
+
+def _read_text(stream: BinaryIO, place: str) -> np.ndarray:
+    """` [ 1 2\\n 3 4 ]`: a matrix if it has several lines, else a vector; float64, as Kaldi's text has many digits."""
+    text = bytearray()
+    while not text.rstrip().endswith(b"]"):
+        line = stream.readline()
+        if not line:
+            raise UserError(f"{place}: no Kaldi matrix is here: neither binary nor text between '[' and ']'")
+        text += line
+        if not text.lstrip().startswith(b"["):
+            raise UserError(f"{place}: no Kaldi matrix starts here")
+    body = text.strip()[1:-1].decode("ascii", "replace")
+    try:
+        rows = [[float(value) for value in line.split()] for line in body.splitlines() if line.strip()]
+        matrix = np.array(rows, dtype=np.float64)
+    except ValueError:
+        raise UserError(
+            f"{place}: the text matrix has something other than numbers, or rows of unequal length"
+        ) from None
+    return matrix[0] if len(rows) == 1 and "\n" not in body else matrix

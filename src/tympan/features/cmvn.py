@@ -1,0 +1,64 @@
+"""Mean and variance normalisation with Kaldi's statistics: a (2, dim + 1) matrix of sums, count, sums of squares."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+import numpy as np
+
+from tympan.data.ark import read_matrix, write_matrix
+from tympan.errors import UserError
+
+_VARIANCE_FLOOR = 1e-20
+
+
+def cmvn_stats(matrices: Iterable[np.ndarray]) -> np.ndarray:
+    """Statistics of one or many (frames, dim) matrices; rows: [sums, frame count], [sums of squares, 0]."""
+    total: np.ndarray | None = None
+    for matrix in matrices:
+        wide = matrix.astype(np.float64)
+        stats = np.zeros((2, matrix.shape[1] + 1))
+        stats[0, :-1], stats[0, -1] = wide.sum(axis=0), len(wide)
+        stats[1, :-1] = np.einsum("td,td->d", wide, wide)
+        total = stats if total is None else add_stats(total, stats)
+    if total is None:
+        raise UserError("there are no features to gather statistics from")
+    return total
+
+
+def add_stats(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    if one.shape != other.shape:
+        raise UserError(f"features of {one.shape[1] - 1} and of {other.shape[1] - 1} dimensions can't be mixed")
+    return one + other
+
+
+def apply_cmvn(
+    features: np.ndarray, stats: np.ndarray, *, norm_means: bool = True, norm_vars: bool = False
+) -> np.ndarray:
+    """(frames, dim) less the mean, and divided by the standard deviation if asked; defaults as Kaldi's apply-cmvn."""
+    dim = stats.shape[1] - 1
+    if features.shape[1] != dim:
+        raise UserError(f"the statistics are for {dim} dimensions, the features have {features.shape[1]}")
+    count = float(stats[0, -1])
+    if count < 1:
+        raise UserError("the statistics were gathered over no frames")
+    mean = stats[0, :-1].astype(np.float64) / count
+    scale = np.ones(dim)
+    if norm_vars:
+        variance = stats[1, :-1].astype(np.float64) / count - mean**2
+        scale = 1.0 / np.sqrt(np.maximum(variance, _VARIANCE_FLOOR))
+    shift = mean if norm_means else np.zeros(dim)
+    return ((features - shift) * scale).astype(np.float32)
+
+
+def read_stats(path: str | os.PathLike[str]) -> np.ndarray:
+    """Statistics from a Kaldi matrix (binary or text; a file or `file.ark:offset`)."""
+    stats = read_matrix(path)
+    if stats.ndim != 2 or stats.shape[0] != 2 or stats.shape[1] < 2:
+        raise UserError(f"{path}: these are no CMVN statistics: expected a matrix of 2 rows, found {stats.shape}")
+    return stats
+
+
+def write_stats(path: str | os.PathLike[str], stats: np.ndarray, *, text: bool = False) -> None:
+    write_matrix(path, stats.astype(np.float64), text=text)

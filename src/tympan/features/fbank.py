@@ -1,0 +1,126 @@
+"""Mel filterbank energies and MFCC as Kaldi makes them, through kaldi-native-fbank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import kaldi_native_fbank as knf
+import numpy as np
+
+from tympan.errors import UserError
+
+
+@dataclass(frozen=True)
+class FrameOptions:
+    """How audio is cut into frames; names and defaults are Kaldi's (with '_' for '-')."""
+
+    sample_frequency: float = 16000.0
+    frame_length: float = 25.0
+    """ms"""
+    frame_shift: float = 10.0
+    """ms"""
+    dither: float = 1.0
+    """Standard deviation of the noise added to 16-bit samples; 0 for none."""
+    preemphasis_coefficient: float = 0.97
+    remove_dc_offset: bool = True
+    window_type: str = "povey"
+    blackman_coeff: float = 0.42
+    round_to_power_of_two: bool = True
+    snip_edges: bool = True
+    num_mel_bins: int = 23
+    low_freq: float = 20.0
+    high_freq: float = 0.0
+    """0 or less: this far below half the sample frequency."""
+    vtln_low: float = 100.0
+    vtln_high: float = -500.0
+    energy_floor: float = 0.0
+    raw_energy: bool = True
+    htk_compat: bool = False
+
+    def __post_init__(self) -> None:
+        windows = ("hamming", "hanning", "povey", "rectangular", "sine", "blackman")
+        if self.window_type not in windows:
+            raise UserError(f"--window-type is '{self.window_type}', allowed: {', '.join(windows)}")
+
+
+@dataclass(frozen=True)
+class FbankOptions(FrameOptions):
+    """Options of compute-fbank-feats."""
+
+    use_energy: bool = False
+    use_log_fbank: bool = True
+    use_power: bool = True
+
+
+@dataclass(frozen=True)
+class MfccOptions(FrameOptions):
+    """Options of compute-mfcc-feats."""
+
+    use_energy: bool = True
+    num_ceps: int = 13
+    cepstral_lifter: float = 22.0
+
+
+def fbank(samples: np.ndarray, options: FbankOptions, *, rng: np.random.Generator | None = None) -> np.ndarray:
+    """(frames, num_mel_bins [+ 1]) float32 from samples in [-1, 1); no frames if the audio is shorter than one.
+
+    Dither is drawn from `rng`, once a sample, where Kaldi draws it anew for every frame: the same noise for every
+    frame, and the same result on every run.
+    """
+    native = knf.FbankOptions()
+    _fill(native, options)
+    native.use_energy = options.use_energy
+    native.use_log_fbank = options.use_log_fbank
+    native.use_power = options.use_power
+    return _run(knf.OnlineFbank(native), samples, options, rng)
+
+
+def mfcc(samples: np.ndarray, options: MfccOptions, *, rng: np.random.Generator | None = None) -> np.ndarray:
+    """(frames, num_ceps) float32; otherwise as `fbank`."""
+    if options.num_ceps > options.num_mel_bins:
+        raise UserError(f"--num-ceps={options.num_ceps} can't exceed --num-mel-bins={options.num_mel_bins}")
+    native = knf.MfccOptions()
+    _fill(native, options)
+    native.use_energy = options.use_energy
+    native.num_ceps = options.num_ceps
+    native.cepstral_lifter = options.cepstral_lifter
+    return _run(knf.OnlineMfcc(native), samples, options, rng)
+
+
+def _fill(native: knf.FbankOptions | knf.MfccOptions, options: FrameOptions) -> None:
+    frame, mel = native.frame_opts, native.mel_opts
+    frame.samp_freq = options.sample_frequency
+    frame.frame_length_ms = options.frame_length
+    frame.frame_shift_ms = options.frame_shift
+    frame.dither = 0.0
+    frame.preemph_coeff = options.preemphasis_coefficient
+    frame.remove_dc_offset = options.remove_dc_offset
+    frame.window_type = options.window_type
+    frame.blackman_coeff = options.blackman_coeff
+    frame.round_to_power_of_two = options.round_to_power_of_two
+    frame.snip_edges = options.snip_edges
+    mel.num_bins = options.num_mel_bins
+    mel.low_freq = options.low_freq
+    mel.high_freq = options.high_freq
+    mel.vtln_low = options.vtln_low
+    mel.vtln_high = options.vtln_high
+    native.energy_floor = options.energy_floor
+    native.raw_energy = options.raw_energy
+    native.htk_compat = options.htk_compat
+
+
+def _run(
+    online: knf.OnlineFbank | knf.OnlineMfcc,
+    samples: np.ndarray,
+    options: FrameOptions,
+    rng: np.random.Generator | None,
+) -> np.ndarray:
+    scaled = np.asarray(samples, dtype=np.float32) * np.float32(32768)
+    if options.dither:
+        noise = (rng or np.random.default_rng()).standard_normal(len(scaled), dtype=np.float32)
+        scaled += np.float32(options.dither) * noise
+    if len(scaled):
+        online.accept_waveform(options.sample_frequency, scaled)
+    online.input_finished()
+    frames = [online.get_frame(index) for index in range(online.num_frames_ready)]
+    return np.stack(frames) if frames else np.zeros((0, online.dim), np.float32)
