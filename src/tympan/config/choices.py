@@ -17,7 +17,9 @@ FRONTENDS = Registry(
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(
-    "normalize", {"global_mvn": "tympan.features.mvn:GlobalMvn", "utterance_mvn": "tympan.features.mvn:UtteranceMvn"}
+    "normalize",
+    {"global_mvn": "tympan.features.mvn:GlobalMvn", "utterance_mvn": "tympan.features.mvn:UtteranceMvn"},
+    supplied=["input_size"],
 )
 PREENCODERS = Registry(
     "preencoder",

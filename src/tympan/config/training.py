@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tympan.config.espnet1 import translate_espnet1
 from tympan.config.espnet2 import LACKING, WRITTEN_BY_ESPNET2
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
@@ -69,8 +70,6 @@ def check_together(values: Mapping[str, Any], where: Where, mistakes: Mistakes) 
         _check_elastic(values["elastic"], where, mistakes)
     if values["use_amp"] and values["train_dtype"] in ("float64", "O0", "O1", "O2", "O3"):
         mistakes.add(where("use_amp"), f"excludes train_dtype {values['train_dtype']}; O1 is mixed precision by itself")
-    if values["token_type"] == "phn" and values["g2p"] is None and values["use_preprocessor"]:
-        pass
     fold = values["fold_length"]
     for shapes in ("train_shape_file", "valid_shape_file"):
         if fold and values[shapes] and len(fold) != len(values[shapes]) and values["batch_type"] == "folded":
@@ -114,5 +113,5 @@ _LEAST = {
     "input_size": 1,
 }
 
-RULES = Rules(ignored=WRITTEN_BY_ESPNET2, lacking=LACKING, check=check_together)
-MODEL_RULES = dataclasses.replace(RULES, check=None)
+RULES = Rules(translate=translate_espnet1, ignored=WRITTEN_BY_ESPNET2, lacking=LACKING, check=check_together)
+MODEL_RULES = dataclasses.replace(RULES, translate=None, check=None)

@@ -5,7 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    _StreamHandler = logging.StreamHandler[TextIO]
+else:
+    _StreamHandler = logging.StreamHandler
 
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 DATE = "%Y-%m-%d %H:%M:%S"
@@ -40,7 +45,7 @@ def setup_logging(
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 
-class _ConsoleHandler(logging.StreamHandler[TextIO]):
+class _ConsoleHandler(_StreamHandler):
     """Writes above a progress bar instead of through it."""
 
     def __init__(self) -> None:
