@@ -11,7 +11,7 @@ from torch import Tensor
 S = TypeVar("S", bound="BeamState")
 
 PER_UTTERANCE = {"per": "utterance"}
-"""Field metadata: the tensor is (utterances, ...) and shared by the beams; unmarked ones are (utterances, beams, ...)."""
+"""Field metadata: the tensor is (utterances, ...), shared by the beams; unmarked ones are (utterances, beams, ...)."""
 STATIC = {"per": "static"}
 """Field metadata: the value follows neither utterances nor beams."""
 

@@ -1,0 +1,186 @@
+"""ESPnet2's default frontend: log-mel filterbanks from audio, inside the model.
+
+Shapes: speech (batch, samples) or (batch, samples, channels); features (batch, frames, mels).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+from tympan.nn.full_precision import at_least_float32, full_precision
+from tympan.nn.masks import length_mask
+
+
+class DefaultFrontend(nn.Module):
+    """`frontend: default`. Always in float32 (or float64).
+
+    The reflection at the end is that of each utterance, not of the padded batch. Signals shorter than the reflection
+    go back and forth; ESPnet2 fails there. With several channels, training takes one at random, evaluation the first.
+    """
+
+    def __init__(
+        self,
+        fs: int | str = 16000,
+        n_fft: int = 512,
+        win_length: int | None = None,
+        hop_length: int = 128,
+        window: Literal["hann", "hamming", "blackman", "bartlett", "kaiser"] | None = "hann",
+        center: bool = True,
+        normalized: bool = False,
+        onesided: bool = True,
+        n_mels: int = 80,
+        fmin: float | None = None,
+        fmax: float | None = None,
+        htk: bool = False,
+        apply_stft: bool = True,
+    ) -> None:
+        super().__init__()
+        if not onesided:
+            raise UserError("frontend_conf onesided: false gives twice the bins that the mel filters take; use true")
+        if win_length is not None and win_length > n_fft:
+            raise UserError(f"frontend_conf win_length {win_length} is longer than n_fft {n_fft}")
+        rate = parse_rate(fs)
+        self.n_fft = n_fft
+        self.win_length = n_fft if win_length is None else win_length
+        self.hop_length = hop_length
+        self.window = window
+        self.center = center
+        self.normalized = normalized
+        self.apply_stft = apply_stft
+        self.output_size = n_mels
+        self.logmel = LogMel(rate, n_fft, n_mels, fmin=fmin, fmax=fmax, htk=htk)
+        weights = torch.ones(self.win_length) if window is None else getattr(torch, f"{window}_window")(self.win_length)
+        self.register_buffer("window_weights", weights, persistent=False)
+
+    window_weights: Tensor
+
+    def forward(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and their lengths, zero beyond them. Without `apply_stft`, speech is (batch, frames, bins, 2)."""
+        with full_precision(speech):
+            speech = at_least_float32(speech)
+            dtype = speech.dtype
+            # Rounding in the transform reaches 1e-4 in the logarithm of quiet bands; float64 costs little on a CPU.
+            speech = speech.double() if speech.is_cpu else speech
+            frame_lengths = self.output_lengths(lengths)
+            power = self._stft_power(speech, lengths) if self.apply_stft else speech.square().sum(-1)
+            features = self.logmel(power).to(dtype)
+            mask = length_mask(frame_lengths, features.size(1)).unsqueeze(-1)
+            return features.masked_fill(~mask, 0.0), frame_lengths
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Frames of so many samples; no samples give no frames."""
+        if not self.apply_stft:
+            return lengths
+        padded = lengths + 2 * (self.n_fft // 2) if self.center else lengths
+        frames = torch.div(padded - self.n_fft, self.hop_length, rounding_mode="floor") + 1
+        return frames.clamp(min=0) * (lengths > 0)
+
+    def _one_channel(self, speech: Tensor) -> Tensor:
+        if speech.dim() == 2:
+            return speech
+        channel = int(torch.randint(speech.size(2), ())) if self.training else 0
+        return speech[:, :, channel]
+
+    def _stft_power(self, speech: Tensor, lengths: Tensor) -> Tensor:
+        speech = self._one_channel(speech)
+        if self.center:
+            speech = _reflect(speech, lengths, self.n_fft // 2)
+        if speech.size(1) < self.n_fft:
+            speech = nn.functional.pad(speech, (0, self.n_fft - speech.size(1)))
+        spectrum = torch.stft(
+            speech,
+            self.n_fft,
+            self.hop_length,
+            self.win_length,
+            window=self.window_weights.to(speech.dtype),
+            center=False,
+            normalized=self.normalized,
+            onesided=True,
+            return_complex=True,
+        )
+        return torch.view_as_real(spectrum).square().sum(-1).transpose(1, 2)
+
+
+class LogMel(nn.Module):
+    """Natural logarithm of mel-filtered power. The filters are librosa's, kept as the buffer `melmat`."""
+
+    def __init__(
+        self, rate: int, n_fft: int, n_mels: int, *, fmin: float | None, fmax: float | None, htk: bool
+    ) -> None:
+        super().__init__()
+        filters = mel_filters(rate, n_fft, n_mels, fmin=fmin or 0.0, fmax=rate / 2 if fmax is None else fmax, htk=htk)
+        self.register_buffer("melmat", torch.from_numpy(filters))
+
+    melmat: Tensor
+
+    def forward(self, power: Tensor) -> Tensor:
+        """power (batch, frames, bins)."""
+        return (power @ self.melmat.to(power.dtype)).clamp(min=1e-10).log()
+
+
+def mel_filters(rate: int, n_fft: int, n_mels: int, *, fmin: float, fmax: float, htk: bool) -> np.ndarray:
+    """(bins, mels) triangles of unit area on the mel scale: Slaney's (linear below 1 kHz), or HTK's."""
+    bins = np.linspace(0.0, rate / 2, 1 + n_fft // 2)
+    edges = _to_hertz(np.linspace(_to_mel(fmin, htk), _to_mel(fmax, htk), n_mels + 2), htk)
+    widths = np.diff(edges)
+    distances = edges[:, None] - bins
+    rising = -distances[:-2] / widths[:-1, None]
+    falling = distances[2:] / widths[1:, None]
+    triangles = np.maximum(0.0, np.minimum(rising, falling))
+    areas = 2.0 / (edges[2:] - edges[:-2])
+    return np.ascontiguousarray((triangles * areas[:, None]).T.astype(np.float32))
+
+
+# Slaney's Auditory Toolbox: 200/3 Hz a mel up to 1 kHz, then 27 steps for a factor of 6.4.
+_LINEAR_STEP = 200.0 / 3
+_BREAK_HERTZ = 1000.0
+_LOG_STEP = np.log(6.4) / 27.0
+
+
+def _to_mel(hertz: float, htk: bool) -> float:
+    if htk:
+        return float(2595.0 * np.log10(1.0 + hertz / 700.0))
+    if hertz < _BREAK_HERTZ:
+        return hertz / _LINEAR_STEP
+    return float(_BREAK_HERTZ / _LINEAR_STEP + np.log(hertz / _BREAK_HERTZ) / _LOG_STEP)
+
+
+def _to_hertz(mels: np.ndarray, htk: bool) -> np.ndarray:
+    if htk:
+        return 700.0 * (10.0 ** (mels / 2595.0) - 1.0)
+    break_mel = _BREAK_HERTZ / _LINEAR_STEP
+    above = _BREAK_HERTZ * np.exp(_LOG_STEP * (mels - break_mel))
+    return np.where(mels < break_mel, mels * _LINEAR_STEP, above)
+
+
+def _reflect(speech: Tensor, lengths: Tensor, pad: int) -> Tensor:
+    """`pad` samples before and after each utterance, mirrored at its first and last sample."""
+    lengths = lengths.clamp(min=1).unsqueeze(1)
+    distance = torch.arange(1, pad + 1, device=speech.device)
+    speech = speech * length_mask(lengths.squeeze(1), speech.size(1))
+    padded = nn.functional.pad(speech, (pad, pad))
+    before = speech.gather(1, _mirror(distance.flip(0).expand(speech.size(0), -1), lengths))
+    after = speech.gather(1, _mirror(lengths - 1 + distance, lengths))
+    padded = padded.scatter(1, lengths + pad - 1 + distance, after)
+    return torch.cat([before, padded[:, pad:]], dim=1)
+
+
+def _mirror(index: Tensor, lengths: Tensor) -> Tensor:
+    """Positions of an endless signal that goes forth and back between 0 and length - 1."""
+    period = (2 * lengths - 2).clamp(min=1)
+    index = index % period
+    return torch.minimum(index, 2 * lengths - 2 - index).clamp(min=0)
+
+
+def parse_rate(fs: int | str) -> int:
+    """16000, "16000" or "16k" as hertz."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*(?:hz)?\s*", str(fs), flags=re.IGNORECASE)
+    if match is None:
+        raise UserError(f"frontend_conf fs: '{fs}' is not a sampling rate such as 16000 or 16k")
+    return round(float(match[1]) * (1000 if match[2] else 1))

@@ -1,0 +1,100 @@
+"""Mean and variance normalisation: by the statistics of a corpus, or of each utterance.
+
+Shapes: features (batch, time, size), lengths (batch,).
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+from tympan.nn.masks import length_mask
+
+
+class GlobalMvn(nn.Module):
+    """`normalize: global_mvn`. Statistics: `feats_stats.npz` of `--collect_stats`, or Kaldi's matrix as .npy.
+
+    Without `stats_file` (loading a trained model), mean and deviation come with the weights: `input_size` of them.
+    """
+
+    def __init__(
+        self,
+        stats_file: Path | None,
+        norm_means: bool = True,
+        norm_vars: bool = True,
+        eps: float = 1.0e-20,
+        *,
+        input_size: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.norm_means = norm_means
+        self.norm_vars = norm_vars
+        if stats_file is None:
+            assert input_size is not None
+            mean, std = torch.zeros(input_size), torch.ones(input_size)
+        else:
+            mean, std = _read_statistics(Path(stats_file), eps)
+            if input_size is not None and mean.numel() != input_size:
+                raise UserError(
+                    f"{stats_file}: statistics of {mean.numel()} values, but the features have {input_size}"
+                )
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    mean: Tensor
+    std: Tensor
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Normalised, zero beyond the lengths."""
+        if self.norm_means:
+            features = features - self.mean.to(features.dtype)
+        if self.norm_vars:
+            features = features / self.std.to(features.dtype)
+        return _zero_padding(features, lengths)
+
+
+class UtteranceMvn(nn.Module):
+    """`normalize: utterance_mvn`."""
+
+    def __init__(self, norm_means: bool = True, norm_vars: bool = False, eps: float = 1.0e-20) -> None:
+        super().__init__()
+        self.norm_means = norm_means
+        self.norm_vars = norm_vars
+        self.eps = eps
+
+    def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
+        """Normalised, zero beyond the lengths."""
+        features = _zero_padding(features, lengths)
+        count = lengths.clamp(min=1).to(features.dtype).view(-1, 1, 1)
+        centered = _zero_padding(features - features.sum(1, keepdim=True) / count, lengths)
+        out = centered if self.norm_means else features
+        if self.norm_vars:
+            deviation = (centered.square().sum(1, keepdim=True) / count).sqrt().clamp(min=self.eps)
+            out = out / deviation
+        return out
+
+
+def _zero_padding(features: Tensor, lengths: Tensor) -> Tensor:
+    return features.masked_fill(~length_mask(lengths, features.size(1)).unsqueeze(-1), 0.0)
+
+
+def _read_statistics(path: Path, eps: float) -> tuple[Tensor, Tensor]:
+    try:
+        stats = np.load(path, allow_pickle=False)
+        if isinstance(stats, np.ndarray):  # Kaldi: sums and their count, then sums of squares
+            count, total, total_square = stats[0, -1], stats[0, :-1], stats[1, :-1]
+        else:
+            count, total, total_square = stats["count"], stats["sum"], stats["sum_square"]
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such statistics file; it is made by --collect_stats true") from None
+    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path}: not a statistics file with count, sum and sum_square ({error})") from None
+    mean = total / count
+    variance = total_square / count - mean * mean
+    std = np.sqrt(np.maximum(variance, eps))
+    return torch.from_numpy(np.asarray(mean, np.float32)), torch.from_numpy(np.asarray(std, np.float32))

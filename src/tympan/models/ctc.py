@@ -1,0 +1,70 @@
+"""Connectionist temporal classification: projection and loss."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+from tympan.nn.dropout import Dropout
+from tympan.nn.full_precision import full_precision
+
+
+class Ctc(nn.Module):
+    """`ctc_conf`. The loss is computed in float32 whatever the model's precision.
+
+    Differs from ESPnet2 on purpose: dropout is off in evaluation.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        encoder_output_size: int,
+        dropout_rate: float = 0.0,
+        ctc_type: Literal["builtin", "builtin2", "gtnctc", "brctc"] = "builtin",
+        reduce: bool = True,
+        ignore_nan_grad: bool | None = None,
+        zero_infinity: bool = True,
+        brctc_risk_strategy: str = "exp",
+        brctc_group_strategy: str = "end",
+        brctc_risk_factor: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if ctc_type not in ("builtin", "builtin2"):
+            raise UserError(f"ctc_type '{ctc_type}' needs a package that is not maintained; use 'builtin'")
+        if not reduce:
+            raise UserError("ctc_conf reduce: false gives one loss an utterance, which can't be trained on; use true")
+        self.ctc_lo = nn.Linear(encoder_output_size, vocab_size)
+        self.dropout = Dropout(dropout_rate)
+        self.zero_infinity = zero_infinity if ignore_nan_grad is None else ignore_nan_grad
+
+    def forward(self, out: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor, *, blank_id: int = 0) -> Tensor:
+        """(batch,) losses. out (batch, time, size); text (batch, length), whatever beyond its lengths."""
+        logits = self.ctc_lo(self.dropout(out))
+        with full_precision(logits):
+            log_probs = logits.float().log_softmax(-1).transpose(0, 1)
+            return F.ctc_loss(
+                log_probs,
+                text.clamp(min=0),
+                lengths,
+                text_lengths,
+                blank=blank_id,
+                reduction="none",
+                zero_infinity=self.zero_infinity,
+            )
+
+    def softmax(self, out: Tensor) -> Tensor:
+        """(batch, time, vocabulary) posteriors."""
+        return F.softmax(self.ctc_lo(out), dim=-1)
+
+    def log_softmax(self, out: Tensor) -> Tensor:
+        """(batch, time, vocabulary) log posteriors, in float32."""
+        return F.log_softmax(self.ctc_lo(out).float(), dim=-1)
+
+    def argmax(self, out: Tensor) -> Tensor:
+        """(batch, time): the best token of every frame."""
+        best: Tensor = self.ctc_lo(out).argmax(-1)
+        return best

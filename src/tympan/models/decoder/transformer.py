@@ -1,0 +1,190 @@
+"""The Transformer decoder, whole sequences at once and step by step with caches.
+
+Shapes: memory (batch, frames, size); ys_in (batch, length). In steps: U utterances, B beams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+from tympan.nn.activation import get_activation
+from tympan.nn.attention import MultiHeadedAttention
+from tympan.nn.beam_state import PER_UTTERANCE, BeamState
+from tympan.nn.checkpointing import call_layer
+from tympan.nn.dropout import Dropout
+from tympan.nn.feed_forward import PositionwiseFeedForward
+from tympan.nn.input_layer import InputSequence
+from tympan.nn.layer_norm import LayerNorm
+from tympan.nn.masks import causal_bias, key_bias, length_mask
+from tympan.nn.position import PositionalEncoding
+
+
+@dataclass(frozen=True)
+class TransformerDecoderState(BeamState):
+    """Keys and values: of the tokens so far for every hypothesis, of the encoder's frames once for an utterance."""
+
+    cache: Tensor  # (U, B, layers, 2, length, size)
+    memory: tuple[tuple[Tensor, Tensor], ...] = field(metadata=PER_UTTERANCE)  # a layer: (U, heads, frames, head size)
+    memory_bias: Tensor = field(metadata=PER_UTTERANCE)  # (U, 1, 1, frames)
+
+
+class TransformerDecoder(nn.Module):
+    """`decoder: transformer`.
+
+    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    """
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        encoder_output_size: int,
+        attention_heads: int = 4,
+        linear_units: int = 2048,
+        num_blocks: int = 6,
+        dropout_rate: float = 0.1,
+        positional_dropout_rate: float = 0.1,
+        self_attention_dropout_rate: float = 0.0,
+        src_attention_dropout_rate: float = 0.0,
+        input_layer: Literal["embed", "linear"] = "embed",
+        use_output_layer: bool = True,
+        normalize_before: bool = True,
+        concat_after: bool = False,
+        layer_drop_rate: float = 0.0,
+        qk_norm: bool = False,
+        use_flash_attn: bool = True,
+        gradient_checkpoint_layers: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        size = encoder_output_size
+        if size % attention_heads:
+            raise UserError(f"the encoder's output size {size} is no multiple of attention_heads {attention_heads}")
+        if input_layer == "linear":
+            raise UserError("decoder_conf input_layer: linear takes vectors, not tokens; use embed")
+        if not use_output_layer:
+            raise UserError("decoder_conf use_output_layer: false leaves no token scores to train; use true")
+        self.embed = InputSequence(nn.Embedding(vocab_size, size), PositionalEncoding(size, positional_dropout_rate))
+        self.after_norm = LayerNorm(size) if normalize_before else None
+        self.output_layer = nn.Linear(size, vocab_size)
+        self.decoders = nn.ModuleList(
+            DecoderBlock(
+                size,
+                self_attn=MultiHeadedAttention(attention_heads, size, self_attention_dropout_rate, qk_norm=qk_norm),
+                src_attn=MultiHeadedAttention(attention_heads, size, src_attention_dropout_rate, qk_norm=qk_norm),
+                feed_forward=PositionwiseFeedForward(size, linear_units, dropout_rate, get_activation("relu")),
+                dropout_rate=dropout_rate,
+                normalize_before=normalize_before,
+                concat_after=concat_after,
+            )
+            for _ in range(num_blocks)
+        )
+        self.layer_drop_rate = layer_drop_rate
+        self.checkpointed_layers = frozenset(gradient_checkpoint_layers)
+        self.grad_checkpointing = False
+
+    def forward(self, memory: Tensor, memory_lengths: Tensor, ys_in: Tensor, ys_in_lengths: Tensor) -> Tensor:
+        """Logits (batch, length, vocabulary) of the token after each of ys_in (sos first)."""
+        x: Tensor = self.embed(ys_in).x
+        causal = causal_bias(ys_in.size(1), x.dtype, x.device)
+        self_bias = key_bias(length_mask(ys_in_lengths, ys_in.size(1)), x.dtype) + causal
+        memory_bias = key_bias(length_mask(memory_lengths, memory.size(1)), x.dtype)
+        for index, block in enumerate(self.decoders):
+            if self.training and self.layer_drop_rate > 0 and torch.rand(()).item() < self.layer_drop_rate:
+                continue
+            is_checkpointed = self.training and (self.grad_checkpointing or index in self.checkpointed_layers)
+            x = call_layer(block, x, self_bias, memory, memory_bias, is_checkpointed=is_checkpointed)
+        return self._read_out(x)
+
+    def start(self, memory: Tensor, memory_lengths: Tensor, beams: int) -> TransformerDecoderState:
+        """The state before any token: memory (U, frames, size)."""
+        return TransformerDecoderState(
+            cache=memory.new_empty(memory.size(0), beams, len(self.decoders), 2, 0, memory.size(-1)),
+            memory=tuple(block.src_attn.project_memory(memory) for block in self.decoders),  # type: ignore[union-attr, operator]
+            memory_bias=key_bias(length_mask(memory_lengths, memory.size(1)), memory.dtype),
+        )
+
+    def step(self, tokens: Tensor, state: TransformerDecoderState) -> tuple[Tensor, TransformerDecoderState]:
+        """Log probabilities (U, B, vocabulary) of what follows tokens (U, B), sos at first."""
+        utterances, beams, layers, _, length, size = state.cache.shape
+        cache = state.cache.new_empty(utterances, beams, layers, 2, length + 1, size)
+        cache[..., :length, :] = state.cache
+        embedding, position = self.embed[0], self.embed[1]
+        x: Tensor = position(embedding(tokens.reshape(-1, 1)), length).x  # (U * B, 1, size)
+        for index, block in enumerate(self.decoders):
+            x = block.step(x, cache[:, :, index], state.memory[index], state.memory_bias)  # type: ignore[operator]
+        log_probs = self._read_out(x).float().log_softmax(-1).view(utterances, beams, -1)
+        return log_probs, TransformerDecoderState(cache, state.memory, state.memory_bias)
+
+    def _read_out(self, x: Tensor) -> Tensor:
+        out: Tensor = self.output_layer(x if self.after_norm is None else self.after_norm(x))
+        return out
+
+
+class DecoderBlock(nn.Module):
+    """Causal self-attention, attention to the encoder's output, feed-forward; each around a residual."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        self_attn: MultiHeadedAttention,
+        src_attn: MultiHeadedAttention,
+        feed_forward: nn.Module,
+        dropout_rate: float,
+        normalize_before: bool,
+        concat_after: bool,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.src_attn = src_attn
+        self.feed_forward = feed_forward
+        self.norm1 = LayerNorm(size)
+        self.norm2 = LayerNorm(size)
+        self.norm3 = LayerNorm(size)
+        self.concat_linear1 = nn.Linear(2 * size, size) if concat_after else None
+        self.concat_linear2 = nn.Linear(2 * size, size) if concat_after else None
+        self.dropout = Dropout(dropout_rate)
+        self.normalize_before = normalize_before
+
+    def forward(self, x: Tensor, self_bias: Tensor, memory: Tensor, memory_bias: Tensor) -> Tensor:
+        """x (batch, length, size)."""
+        query = self._before(self.norm1, x)
+        x = self._add(self.norm1, x, query, self.self_attn.attend_to_self(query, self_bias), self.concat_linear1)
+        query = self._before(self.norm2, x)
+        x = self._add(self.norm2, x, query, self.src_attn.attend_to(query, memory, memory_bias), self.concat_linear2)
+        return self._feed_forward(x)
+
+    def step(self, x: Tensor, cache: Tensor, memory: tuple[Tensor, Tensor], memory_bias: Tensor) -> Tensor:
+        """x (U * B, 1, size); cache (U, B, 2, length, size): the last column is filled in."""
+        utterances, beams, _, _, size = cache.shape
+        query = self._before(self.norm1, x)
+        q, k, v = self.self_attn.project_step(query)
+        cache[:, :, 0, -1] = k.view(utterances, beams, size)
+        cache[:, :, 1, -1] = v.view(utterances, beams, size)
+        keys, values = (self.self_attn.split_heads(cache[:, :, i].flatten(0, 1)) for i in (0, 1))
+        x = self._add(self.norm1, x, query, self.self_attn.attend(q, keys, values, None), self.concat_linear1)
+
+        query = self._before(self.norm2, x)
+        # The beams of an utterance are queries to the same frames.
+        out = self.src_attn.attend(
+            self.src_attn.project_query(query.view(utterances, beams, size)), *memory, memory_bias
+        )
+        x = self._add(self.norm2, x, query, out.view(utterances * beams, 1, size), self.concat_linear2)
+        return self._feed_forward(x)
+
+    def _add(self, norm: nn.Module, x: Tensor, query: Tensor, update: Tensor, concat: nn.Module | None) -> Tensor:
+        update = self.dropout(update) if concat is None else concat(torch.cat([query, update], dim=-1))
+        return x + update if self.normalize_before else norm(x + update)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        update = self.dropout(self.feed_forward(self._before(self.norm3, x)))
+        return x + update if self.normalize_before else self.norm3(x + update)
+
+    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+        return norm(x) if self.normalize_before else x

@@ -1,0 +1,1 @@
+"""Encoders: from features to a shorter sequence of vectors."""

@@ -1,0 +1,121 @@
+"""What the attention encoders share: input layer, blocks, intermediate CTC, layer drop, checkpointing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tympan.errors import UserError
+from tympan.models.ctc import Ctc
+from tympan.models.encoder.output import EncoderOutput
+from tympan.nn.attention import (
+    LegacyRelPositionMultiHeadedAttention,
+    MultiHeadedAttention,
+    RelPositionMultiHeadedAttention,
+    SelfAttentionContext,
+)
+from tympan.nn.checkpointing import call_layer
+from tympan.nn.fast_attention import FastSelfAttention
+from tympan.nn.masks import key_bias, length_mask
+
+
+class BlockEncoder(Protocol):
+    """The parts of an encoder that `encode_in_blocks` runs. Blocks are called with (x, mask, context)."""
+
+    training: bool
+    embed: nn.Module
+    encoders: nn.ModuleList
+    after_norm: nn.Module | None
+    layer_drop_rate: float
+    interctc_layer_idx: tuple[int, ...]
+    interctc_use_conditioning: bool
+    conditioning_layer: nn.Module | None
+    grad_checkpointing: bool
+
+
+def encode_in_blocks(encoder: BlockEncoder, features: Tensor, lengths: Tensor, ctc: Ctc | None) -> EncoderOutput:
+    """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`."""
+    positioned = encoder.embed(features)
+    lengths = encoder.embed.output_lengths(lengths)  # type: ignore[operator]
+    x = positioned.x
+    mask = length_mask(lengths, x.size(1))
+    context = SelfAttentionContext(key_bias(mask, x.dtype), positioned.table, lengths)
+    intermediate = []
+    is_checkpointed = encoder.grad_checkpointing and encoder.training
+    for number, block in enumerate(encoder.encoders, start=1):
+        if encoder.training and encoder.layer_drop_rate > 0 and torch.rand(()).item() < encoder.layer_drop_rate:
+            continue
+        x = call_layer(block, x, mask, context, is_checkpointed=is_checkpointed)
+        if number in encoder.interctc_layer_idx:
+            out = x if encoder.after_norm is None else encoder.after_norm(x)
+            intermediate.append((number, out))
+            if encoder.interctc_use_conditioning:
+                assert ctc is not None
+                assert encoder.conditioning_layer is not None
+                x = x + encoder.conditioning_layer(ctc.softmax(out))
+    if encoder.after_norm is not None:
+        x = encoder.after_norm(x)
+    return EncoderOutput(x, lengths, tuple(intermediate))
+
+
+def resolve_position_types(attention: str, position: str, rel_pos_type: Literal["legacy", "latest"]) -> tuple[str, str]:
+    """ESPnet2's three options as (attention, position), each with its `legacy_` prefix where it applies."""
+    if rel_pos_type == "legacy":
+        position = "legacy_rel_pos" if position == "rel_pos" else position
+        attention = "legacy_rel_selfattn" if attention == "rel_selfattn" else attention
+    elif attention.startswith("legacy") or position.startswith("legacy"):
+        raise UserError(
+            f"attention '{attention}' with position '{position}' needs rel_pos_type: legacy, but it is 'latest'"
+        )
+    is_fitting = {
+        "rel_selfattn": ("rel_pos",),
+        "legacy_rel_selfattn": ("legacy_rel_pos",),
+        "selfattn": ("abs_pos", "scaled_abs_pos"),
+        "fast_selfattn": ("abs_pos", "scaled_abs_pos"),
+    }
+    if position not in is_fitting[attention]:
+        allowed = " or ".join(is_fitting[attention])
+        raise UserError(f"attention '{attention}' needs pos_enc_layer_type {allowed}, but it is '{position}'")
+    return attention, position
+
+
+def build_self_attention(
+    kind: str, *, heads: int, size: int, dropout_rate: float, zero_triu: bool = False, qk_norm: bool = False
+) -> nn.Module:
+    """The self-attention of a name that `resolve_position_types` gave."""
+    if size % heads:
+        raise UserError(f"output_size {size} is no multiple of attention_heads {heads}")
+    if kind == "rel_selfattn":
+        return RelPositionMultiHeadedAttention(heads, size, dropout_rate, zero_triu=zero_triu)
+    if kind == "legacy_rel_selfattn":
+        return LegacyRelPositionMultiHeadedAttention(heads, size, dropout_rate)
+    if kind == "fast_selfattn":
+        return FastSelfAttention(heads, size, dropout_rate)
+    return MultiHeadedAttention(heads, size, dropout_rate, qk_norm=qk_norm)
+
+
+def check_interctc(layers: Sequence[int] | None, num_blocks: int) -> tuple[int, ...]:
+    """The layers after which intermediate CTC looks, from 1 to num_blocks - 1."""
+    layers = tuple(layers or ())
+    if any(not 0 < layer < num_blocks for layer in layers):
+        raise UserError(f"interctc_layer_idx {list(layers)} must lie between 1 and {num_blocks - 1} (num_blocks - 1)")
+    return layers
+
+
+def per_layer(value: float | Sequence[float], num_blocks: int, name: str) -> list[float]:
+    """A number for every block, from one number or a list."""
+    if isinstance(value, int | float):
+        return [float(value)] * num_blocks
+    if len(value) != num_blocks:
+        raise UserError(f"{name} has {len(value)} values, but there are {num_blocks} blocks")
+    return [float(item) for item in value]
+
+
+def draw_stochastic_depth(rate: float, *, is_training: bool) -> float | None:
+    """The factor of a block's residual branches, or None if the block is skipped this time (Huang et al. 2016)."""
+    if not is_training or rate == 0.0:
+        return 1.0
+    return None if torch.rand(()).item() < rate else 1.0 / (1.0 - rate)

@@ -1,0 +1,54 @@
+"""First values of a model's parameters: ESPnet2's `--init`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+InitKind = Literal["pytorch", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "chainer", "none"]
+
+_WEIGHTS: dict[str, Callable[[Tensor], object]] = {
+    "xavier_uniform": nn.init.xavier_uniform_,
+    "xavier_normal": nn.init.xavier_normal_,
+    "kaiming_uniform": lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu"),
+    "kaiming_normal": lambda weight: nn.init.kaiming_normal_(weight, nonlinearity="relu"),
+    "chainer": lambda weight: nn.init.normal_(weight, std=1.0 / math.sqrt(weight[0].numel())),
+}
+_OWN_DEFAULT = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d)
+
+
+@torch.no_grad()
+def initialize(model: nn.Module, kind: InitKind | None) -> None:
+    """Fill the parameters in place; `pytorch`, `none` and None keep what the layers chose when they were built.
+
+    Weights get the distribution, biases 0; embeddings and normalisation layers keep torch's default, and a module
+    with `reset_own_parameters` its own. ESPnet2 forgets batch normalisation here (and with `chainer` every
+    normalisation), whose weights then start at 0: not followed.
+    """
+    if kind in (None, "pytorch", "none"):
+        return
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            _WEIGHTS[kind](parameter)
+        elif parameter.dim() == 1:
+            parameter.zero_()
+    for module in model.modules():
+        if isinstance(module, _OWN_DEFAULT):
+            module.reset_parameters()
+        if kind == "chainer" and isinstance(module, nn.LSTM | nn.LSTMCell):
+            _open_forget_gates(module)
+        reset = getattr(module, "reset_own_parameters", None)
+        if reset is not None:
+            reset()
+
+
+def _open_forget_gates(module: nn.Module) -> None:
+    """Gates lie as input, forget, cell, output. A cell's recurrent bias stays 0, as in ESPnet2."""
+    names = ["bias_ih"] if isinstance(module, nn.LSTMCell) else [n for n, _ in module.named_parameters() if "bias" in n]
+    for name in names:
+        bias = getattr(module, name)
+        bias[bias.numel() // 4 : bias.numel() // 2] = 1.0

@@ -1,0 +1,185 @@
+"""Multi-head attention: plain, and with relative positions (Dai et al. 2019, 3.3).
+
+Shapes: x (batch, time, size); q, k, v (batch, heads, time, head size). Masks are biases, added to the scores.
+The scores are computed step by step on a CPU while training, where that is faster than torch's fused attention
+(measured: 6.9 against 9.3 ms forward and backward for 8 x 125 frames); elsewhere the fused one takes the bias.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tympan.nn.dropout import Dropout
+from tympan.nn.layer_norm import LayerNorm
+
+
+@dataclass(frozen=True)
+class SelfAttentionContext:
+    """What all layers of an encoder share."""
+
+    bias: Tensor
+    """(batch, 1, 1, time): 0 for frames that hold data, very negative for padding."""
+    table: Tensor | None = None
+    """(positions, size): sinusoids, for relative attention."""
+    lengths: Tensor | None = None
+    """(batch,): frames of each utterance, for legacy relative attention."""
+
+
+class MultiHeadedAttention(nn.Module):
+    """Scaled dot-product attention with `heads` heads."""
+
+    def __init__(self, heads: int, size: int, dropout_rate: float, *, qk_norm: bool = False) -> None:
+        super().__init__()
+        assert size % heads == 0, (size, heads)
+        self.heads = heads
+        self.head_size = size // heads
+        self.linear_q = nn.Linear(size, size)
+        self.linear_k = nn.Linear(size, size)
+        self.linear_v = nn.Linear(size, size)
+        self.linear_out = nn.Linear(size, size)
+        self.dropout = Dropout(dropout_rate)
+        self.q_norm: nn.Module = LayerNorm(self.head_size) if qk_norm else nn.Identity()
+        self.k_norm: nn.Module = LayerNorm(self.head_size) if qk_norm else nn.Identity()
+        self.keep_weights = False
+        self.weights: Tensor | None = None
+
+    def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
+        """Every frame attends to the frames of its utterance."""
+        return self.attend_to_self(x, context.bias)
+
+    def attend_to_self(self, x: Tensor, bias: Tensor) -> Tensor:
+        """`bias` is broadcast to (batch, heads, time, time)."""
+        q, k, v = self._project_all(x)
+        return self.attend(self.q_norm(q), self.k_norm(k), v, bias)
+
+    def attend_to(self, x: Tensor, memory: Tensor, bias: Tensor) -> Tensor:
+        """Queries from `x`, keys and values from `memory`."""
+        k, v = self.project_memory(memory)
+        return self.attend(self.project_query(x), k, v, bias)
+
+    def project_query(self, x: Tensor) -> Tensor:
+        q: Tensor = self.q_norm(self.split_heads(self.linear_q(x)))
+        return q
+
+    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        weight = torch.cat([self.linear_k.weight, self.linear_v.weight])
+        both = F.linear(memory, weight, torch.cat([self.linear_k.bias, self.linear_v.bias]))
+        k, v = both.chunk(2, dim=-1)
+        return self.k_norm(self.split_heads(k)), self.split_heads(v)
+
+    def project_step(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one token: its query split into heads, its key and value (batch, 1, size) as a cache holds them."""
+        q, k, v = self._project_all(x)
+        return self.q_norm(q), self.k_norm(k).transpose(1, 2).flatten(2), v.transpose(1, 2).flatten(2)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
+        """(batch, queries, size) from projected queries, keys and values."""
+        if self.keep_weights or (q.is_cpu and torch.is_grad_enabled()):
+            scores = torch.matmul(q * (1.0 / math.sqrt(self.head_size)), k.transpose(-2, -1))
+            out = self._mix(scores if bias is None else scores + bias, v)
+        else:
+            out = _fused(q, k, v, bias, dropout_p=self._dropout_p())
+        return self._join_heads(out)
+
+    def _mix(self, scores: Tensor, v: Tensor) -> Tensor:
+        weights = scores.softmax(-1)
+        if self.keep_weights:
+            self.weights = weights.detach()
+        return torch.matmul(self.dropout(weights), v)
+
+    def _project_all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One product for queries, keys and values."""
+        linears = (self.linear_q, self.linear_k, self.linear_v)
+        weight = torch.cat([linear.weight for linear in linears])
+        q, k, v = F.linear(x, weight, torch.cat([linear.bias for linear in linears])).chunk(3, dim=-1)
+        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
+
+    def split_heads(self, x: Tensor) -> Tensor:
+        """(batch, time, size) as (batch, heads, time, head size)."""
+        return x.unflatten(-1, (self.heads, self.head_size)).transpose(1, 2)
+
+    def _join_heads(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear_out(x.transpose(1, 2).flatten(2))
+        return out
+
+    def _dropout_p(self) -> float:
+        return self.dropout.p if self.training else 0.0
+
+
+class RelPositionMultiHeadedAttention(MultiHeadedAttention):
+    """Scores depend on content and on the distance of query and key."""
+
+    def __init__(self, heads: int, size: int, dropout_rate: float, *, zero_triu: bool = False) -> None:
+        super().__init__(heads, size, dropout_rate)
+        self.zero_triu = zero_triu
+        self.linear_pos = nn.Linear(size, size, bias=False)
+        self.pos_bias_u = nn.Parameter(torch.empty(heads, self.head_size))
+        self.pos_bias_v = nn.Parameter(torch.empty(heads, self.head_size))
+        nn.init.xavier_uniform_(self.pos_bias_u)
+        nn.init.xavier_uniform_(self.pos_bias_v)
+
+    def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
+        assert context.table is not None
+        q, k, v = self._project_all(x)
+        by_position = self._shift(self._score_positions(q, context.table), context)
+        if self.zero_triu:
+            by_position = by_position.tril()
+        scale = 1.0 / math.sqrt(self.head_size)
+        q = q + self.pos_bias_u.unsqueeze(1)
+        if self.keep_weights or (q.is_cpu and torch.is_grad_enabled()):
+            scores = torch.add(torch.matmul(q * scale, k.transpose(-2, -1)), by_position, alpha=scale)
+            out = self._mix(scores.add_(context.bias), v)
+        else:
+            bias = torch.add(context.bias, by_position, alpha=scale)
+            out = _fused(q, k, v, bias, dropout_p=self._dropout_p())
+        return self._join_heads(out)
+
+    def _score_positions(self, q: Tensor, table: Tensor) -> Tensor:
+        """(batch, heads, time, positions): every query against every relative position.
+
+        The table is the same for all utterances: one product a head, not one an utterance and head.
+        """
+        batch, _, time, _ = q.shape
+        p = self.linear_pos(table).unflatten(-1, (self.heads, self.head_size)).permute(1, 2, 0)
+        queries = (q + self.pos_bias_v.unsqueeze(1)).permute(1, 0, 2, 3).flatten(1, 2)
+        return torch.bmm(queries, p).unflatten(1, (batch, time)).transpose(0, 1)
+
+    def _shift(self, scores: Tensor, context: SelfAttentionContext) -> Tensor:
+        """(batch, heads, time, time): of row i, the columns time - 1 - i to 2 * time - 2 - i. A view."""
+        batch, heads, time, positions = scores.shape
+        strides = (scores.stride(0), scores.stride(1), positions - 1, 1)
+        offset = scores.storage_offset() + time - 1
+        return scores.as_strided((batch, heads, time, time), strides, offset)
+
+
+class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
+    """ESPnet's first relative attention: what lies after the query gets the scores of the next query's early columns.
+
+    Its shift depends on the length of the input. Here that is the length of each utterance, not of the padded batch,
+    so that padding changes nothing.
+    """
+
+    def __init__(self, heads: int, size: int, dropout_rate: float) -> None:
+        super().__init__(heads, size, dropout_rate)
+
+    def _shift(self, scores: Tensor, context: SelfAttentionContext) -> Tensor:
+        assert context.lengths is not None
+        batch, heads, time, _ = scores.shape
+        query = torch.arange(time, device=scores.device).unsqueeze(1)
+        key = torch.arange(time, device=scores.device)
+        past = query * time + (context.lengths.view(-1, 1, 1) - 1 - query + key)
+        future = (query + 1) * time + (key - query - 2)
+        index = torch.where(key <= query, past, future).clamp_(0, time * time - 1)
+        index = index.view(batch, 1, time * time).expand(batch, heads, time * time)
+        shifted = scores.flatten(2).gather(2, index).view(batch, heads, time, time)
+        return shifted.masked_fill(key == query + 1, 0.0)
+
+
+def _fused(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *, dropout_p: float) -> Tensor:
+    bias = None if bias is None else bias.to(q.dtype)
+    return F.scaled_dot_product_attention(q, k, v, bias, dropout_p=dropout_p)

@@ -1,0 +1,77 @@
+"""Batch normalisation whose statistics leave padding out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tympan.nn.full_precision import at_least_float32
+
+
+class MaskedBatchNorm1d(nn.BatchNorm1d):
+    """torch's BatchNorm1d (names of the state dict too) over the frames of a mask, for x (batch, time, channels).
+
+    `reduce` is a differentiable sum over ranks, set by whoever trains on several; None is one process.
+    A rank without any frame takes part with zeros.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.reduce: Callable[[Tensor], Tensor] | None = None
+        self.is_updating = True
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
+        """mask: (batch, time), True for frames that hold data."""
+        mean, variance = self._statistics(x, mask) if self.training else (self.running_mean, self.running_var)
+        assert mean is not None
+        assert variance is not None
+        scale = torch.rsqrt(at_least_float32(variance) + self.eps) * self.weight
+        shift = self.bias - mean * scale
+        return torch.addcmul(shift.to(x.dtype), x, scale.to(x.dtype))
+
+    def _statistics(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and variance over all ranks, from one reduction.
+
+        Sums are taken around the running mean, so that the variance does not vanish in rounding.
+        """
+        assert self.running_mean is not None
+        center = at_least_float32(self.running_mean)
+        centered = (at_least_float32(x) - center) * mask.unsqueeze(-1)
+        frames = mask.sum().to(centered.dtype).view(1)
+        sums = torch.cat([centered.sum((0, 1)), centered.square().sum((0, 1)), frames])
+        if self.reduce is not None:
+            sums = self.reduce(sums)
+        total, total_square, count = sums.split([self.num_features, self.num_features, 1])
+        share = 1.0 / count.clamp(min=1.0)
+        offset = total * share
+        mean, variance = center + offset, (total_square * share - offset.square()).clamp(min=0.0)
+        if self.is_updating:
+            self._update(mean.detach(), variance.detach(), count.detach())
+        return mean, variance
+
+    @torch.no_grad()
+    def _update(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        momentum = (0.0 if self.momentum is None else self.momentum) * (count > 0)
+        unbiased = variance * (count / (count - 1.0).clamp(min=1.0))
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
+        self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum.to(self.running_var.dtype))
+
+
+@contextmanager
+def frozen_statistics(module: nn.Module) -> Iterator[None]:
+    """Inside, the running statistics of `module` stay: for a second forward of the same batch."""
+    norms = [child for child in module.modules() if isinstance(child, MaskedBatchNorm1d)]
+    for norm in norms:
+        norm.is_updating = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.is_updating = True

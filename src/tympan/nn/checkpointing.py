@@ -1,0 +1,18 @@
+"""Trading time for memory: a layer's inner values are computed again in the backward pass."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from tympan.nn.batch_norm import frozen_statistics
+
+
+def call_layer(layer: nn.Module, *args: Any, is_checkpointed: bool) -> Any:
+    """`layer(*args)`; if checkpointed, with the same random numbers and untouched statistics when computed again."""
+    if not is_checkpointed:
+        return layer(*args)
+    return checkpoint(layer, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_statistics(layer)))

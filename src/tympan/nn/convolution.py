@@ -1,0 +1,48 @@
+"""The Conformer's convolution module (Gulati et al. 2020, 2.2).
+
+Shapes: x (batch, time, channels); mask (batch, time).
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tympan.nn.batch_norm import MaskedBatchNorm1d
+
+
+class ConvolutionModule(nn.Module):
+    """Gate, depthwise convolution over time, batch normalisation, activation, projection.
+
+    Padding is zeroed before the convolution, so that the last frames see what they see when alone.
+    """
+
+    def __init__(self, channels: int, kernel_size: int, activation: nn.Module) -> None:
+        super().__init__()
+        assert kernel_size % 2 == 1, kernel_size
+        self.pointwise_conv1 = nn.Conv1d(channels, 2 * channels, kernel_size=1)
+        self.depthwise_conv = DepthwiseConv1d(channels, kernel_size)
+        self.norm = MaskedBatchNorm1d(channels)
+        self.pointwise_conv2 = nn.Conv1d(channels, channels, kernel_size=1)
+        self.activation = activation
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        x = F.glu(pointwise(x, self.pointwise_conv1), dim=-1)
+        x = self.depthwise_conv(x * mask.unsqueeze(-1))
+        x = self.activation(self.norm(x, mask))
+        return pointwise(x, self.pointwise_conv2)
+
+
+class DepthwiseConv1d(nn.Conv1d):
+    """One filter a channel, over time; output as long as the input."""
+
+    def __init__(self, channels: int, kernel_size: int) -> None:
+        super().__init__(channels, channels, kernel_size, padding=(kernel_size - 1) // 2, groups=channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.transpose(1, 2)).transpose(1, 2)
+
+
+def pointwise(x: Tensor, conv: nn.Conv1d) -> Tensor:
+    """A convolution of kernel size 1 is a matrix product, and needs no transposed copies."""
+    return F.linear(x, conv.weight.squeeze(-1), conv.bias)

@@ -1,0 +1,66 @@
+"""How features (or tokens) enter an encoder: ESPnet2's `input_layer`."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from tympan.nn.dropout import Dropout
+from tympan.nn.position import Positioned
+from tympan.nn.subsampling import CONV1D_SHAPES, CONV2D_SHAPES, Conv1dSubsampling, Conv2dSubsampling
+
+
+class InputSequence(nn.Sequential):
+    """Layers that keep the length; the last one may be the position."""
+
+    def forward(self, x: Tensor) -> Positioned:  # type: ignore[override]
+        current: Tensor | Positioned = x
+        for layer in self:
+            current = layer(current)
+        return current if isinstance(current, Positioned) else Positioned(current)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return lengths
+
+
+class InputProjection(nn.Linear):
+    """A projection alone, without position (ESPnet2's `input_layer: null` when the sizes differ)."""
+
+    def forward(self, x: Tensor) -> Positioned:  # type: ignore[override]
+        return Positioned(super().forward(x))
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return lengths
+
+
+def build_input_layer(
+    kind: str | None,
+    *,
+    input_size: int,
+    size: int,
+    dropout_rate: float,
+    position: nn.Module,
+    padding_idx: int,
+    is_linear_rectified: bool = False,
+    is_position_optional: bool = False,
+) -> nn.Module:
+    """`is_linear_rectified`: the Transformer encoder has a ReLU behind its linear layer.
+
+    `is_position_optional`: without an input layer, ESPnet2's (E-)Branchformer and Transformer encoders add no position
+    (or a projection alone), the Conformer adds it.
+    """
+    if kind in CONV2D_SHAPES:
+        return Conv2dSubsampling(kind, input_size=input_size, size=size, position=position)
+    if kind in CONV1D_SHAPES:
+        return Conv1dSubsampling(kind, input_size=input_size, size=size, position=position)
+    if kind == "linear":
+        rectifier = [nn.ReLU()] if is_linear_rectified else []
+        return InputSequence(
+            nn.Linear(input_size, size), nn.LayerNorm(size), Dropout(dropout_rate), *rectifier, position
+        )
+    if kind == "embed":
+        # ESPnet2's default of -1 means the last row.
+        return InputSequence(nn.Embedding(input_size, size, padding_idx=padding_idx), position)
+    assert kind is None, kind
+    if not is_position_optional:
+        return InputSequence(position)
+    return InputSequence() if input_size == size else InputProjection(input_size, size)

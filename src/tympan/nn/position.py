@@ -1,0 +1,133 @@
+"""Where a frame or token stands: sinusoids, added to the input or handed to relative attention.
+
+Shapes: x (batch, time, size).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tympan.nn.dropout import Dropout
+
+
+@dataclass(frozen=True)
+class Positioned:
+    """What enters the first layer, and what the relative attention of every layer needs."""
+
+    x: Tensor
+    table: Tensor | None = None
+    """(positions, size): sinusoids of relative positions."""
+
+
+def sinusoids(positions: Tensor, size: int) -> Tensor:
+    """(positions, size): sine in the even, cosine in the odd columns (Vaswani et al. 2017, 3.5)."""
+    rates = torch.exp(torch.arange(0, size, 2, dtype=torch.float32) * -(math.log(10000.0) / size))
+    angles = positions.to(torch.float32).unsqueeze(1) * rates.to(positions.device)
+    table = torch.empty(positions.numel(), size, device=positions.device)
+    table[:, 0::2] = angles.sin()
+    table[:, 1::2] = angles.cos()[:, : size // 2]
+    return table
+
+
+def _drop_stored_table(module: nn.Module, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+    """ESPnet before version 0.6 stored its table."""
+    state.pop(f"{prefix}pe", None)
+
+
+class _Table(nn.Module):
+    """A table of sinusoids that is computed once and grows with the longest input. Never part of the state dict."""
+
+    def __init__(self, size: int, dropout_rate: float, max_len: int) -> None:
+        super().__init__()
+        self.size = size
+        self.max_len = max_len
+        self.scale = math.sqrt(size)
+        self.dropout = Dropout(dropout_rate)
+        self.register_buffer("table", torch.empty(0, size), persistent=False)
+        self.register_load_state_dict_pre_hook(_drop_stored_table)
+
+    table: Tensor
+
+    def _positions(self, length: int) -> Tensor:
+        raise NotImplementedError
+
+    def _rows(self, length: int) -> int:
+        return length
+
+    def _get_table(self, length: int, like: Tensor) -> Tensor:
+        if self.table.size(0) < self._rows(length) or self.table.device != like.device:
+            positions = self._positions(max(length, self.max_len)).to(like.device)
+            self.table = sinusoids(positions, self.size)
+        return self.table
+
+
+class PositionalEncoding(_Table):
+    """x * sqrt(size) + sinusoids."""
+
+    def __init__(self, size: int, dropout_rate: float, max_len: int = 5000) -> None:
+        super().__init__(size, dropout_rate, max_len)
+
+    def _positions(self, length: int) -> Tensor:
+        return torch.arange(length)
+
+    def forward(self, x: Tensor, first: int = 0) -> Positioned:
+        """`first`: the position of x[:, 0]."""
+        table = self._get_table(first + x.size(1), x)[first : first + x.size(1)]
+        return Positioned(self.dropout(torch.add(table.to(x.dtype), x, alpha=self.scale)))
+
+
+class ScaledPositionalEncoding(PositionalEncoding):
+    """x + alpha * sinusoids, alpha learned (Li et al. 2018, 3.2)."""
+
+    def __init__(self, size: int, dropout_rate: float, max_len: int = 5000) -> None:
+        super().__init__(size, dropout_rate, max_len)
+        self.alpha = nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, x: Tensor, first: int = 0) -> Positioned:
+        table = self._get_table(first + x.size(1), x)[first : first + x.size(1)]
+        return Positioned(self.dropout(x + self.alpha * table.to(x.dtype)))
+
+
+class RelPositionalEncoding(_Table):
+    """x * sqrt(size), and sinusoids of the positions time - 1 (the first key, seen from the last query) to 1 - time."""
+
+    def __init__(self, size: int, dropout_rate: float, max_len: int = 5000) -> None:
+        super().__init__(size, dropout_rate, max_len)
+
+    def _positions(self, length: int) -> Tensor:
+        return torch.arange(length - 1, -length, -1)
+
+    def _rows(self, length: int) -> int:
+        return 2 * length - 1
+
+    def forward(self, x: Tensor) -> Positioned:
+        table = self._get_table(x.size(1), x)
+        middle = table.size(0) // 2
+        table = table[middle - x.size(1) + 1 : middle + x.size(1)].to(x.dtype)
+        return Positioned(self.dropout(x * self.scale), self.dropout(table))
+
+
+class LegacyRelPositionalEncoding(_Table):
+    """x * sqrt(size), and sinusoids counted down from `max_len` - 1 (ESPnet's first relative encoding)."""
+
+    def __init__(self, size: int, dropout_rate: float, max_len: int = 5000) -> None:
+        super().__init__(size, dropout_rate, max_len)
+
+    def _positions(self, length: int) -> Tensor:
+        return torch.arange(length - 1, -1, -1)
+
+    def forward(self, x: Tensor) -> Positioned:
+        table = self._get_table(x.size(1), x)[: x.size(1)].to(x.dtype)
+        return Positioned(self.dropout(x * self.scale), self.dropout(table))
+
+
+POSITION_CLASSES = {
+    "abs_pos": PositionalEncoding,
+    "scaled_abs_pos": ScaledPositionalEncoding,
+    "rel_pos": RelPositionalEncoding,
+    "legacy_rel_pos": LegacyRelPositionalEncoding,
+}

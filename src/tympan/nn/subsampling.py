@@ -1,0 +1,101 @@
+"""Two or three convolutions that shorten the features in time, a projection, and the position.
+
+Shapes: features (batch, time, input size) -> (batch, shorter time, size).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from tympan.nn.position import Positioned
+
+# Kernel size and stride of each convolution, in time and in frequency.
+CONV2D_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
+    "conv2d": ((3, 2), (3, 2)),
+    "conv2d1": ((3, 1), (3, 1)),
+    "conv2d2": ((3, 2), (3, 1)),
+    "conv2d6": ((3, 2), (5, 3)),
+    "conv2d8": ((3, 2), (3, 2), (3, 2)),
+}
+CONV1D_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
+    "conv1d1": ((3, 1), (3, 1)),
+    "conv1d2": ((3, 1), (3, 2)),
+    "conv1d3": ((3, 1), (5, 3)),
+}
+
+
+class Conv2dSubsampling(nn.Module):
+    """Convolutions over time and frequency without padding: outputs inside an utterance never see beyond its end."""
+
+    def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
+        super().__init__()
+        self.shape = CONV2D_SHAPES[kind]
+        layers: list[nn.Module] = []
+        bands = input_size
+        for index, (kernel, stride) in enumerate(self.shape):
+            layers += [nn.Conv2d(1 if index == 0 else size, size, kernel, stride), nn.ReLU()]
+            bands = shortened(bands, kernel, stride)
+        self.conv = nn.Sequential(*layers)
+        self.out = nn.Linear(size * bands, size)
+        self.pos_enc = position
+        self.register_load_state_dict_pre_hook(_accept_old_names)
+
+    def forward(self, x: Tensor) -> Positioned:
+        x = self.conv(_long_enough(x, self.shape).unsqueeze(1))  # (batch, channels, time, bands)
+        out: Positioned = self.pos_enc(self.out(x.transpose(1, 2).flatten(2)))
+        return out
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return _shorten_all(lengths, self.shape)
+
+
+class Conv1dSubsampling(nn.Module):
+    """Convolutions over time without padding."""
+
+    def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
+        super().__init__()
+        self.shape = CONV1D_SHAPES[kind]
+        layers: list[nn.Module] = []
+        for index, (kernel, stride) in enumerate(self.shape):
+            layers += [nn.Conv1d(input_size if index == 0 else size, size, kernel, stride), nn.ReLU()]
+        self.conv = nn.Sequential(*layers)
+        self.out = nn.Linear(size, size)
+        self.pos_enc = position
+        self.register_load_state_dict_pre_hook(_accept_old_names)
+
+    def forward(self, x: Tensor) -> Positioned:
+        x = self.conv(_long_enough(x, self.shape).transpose(1, 2))
+        out: Positioned = self.pos_enc(self.out(x.transpose(1, 2)))
+        return out
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return _shorten_all(lengths, self.shape)
+
+
+def shortened(length: int, kernel: int, stride: int) -> int:
+    """What a convolution without padding leaves of a length."""
+    return max((length - kernel) // stride + 1, 0)
+
+
+def _shorten_all(lengths: Tensor, shape: tuple[tuple[int, int], ...]) -> Tensor:
+    for kernel, stride in shape:
+        lengths = (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
+    return lengths
+
+
+def _long_enough(x: Tensor, shape: tuple[tuple[int, int], ...]) -> Tensor:
+    """Padded so that one frame comes out. The length of an utterance that is too short is 0 all the same."""
+    needed = 1
+    for kernel, stride in reversed(shape):
+        needed = (needed - 1) * stride + kernel
+    missing = needed - x.size(1)
+    return nn.functional.pad(x, (0, 0, 0, missing)) if missing > 0 else x
+
+
+def _accept_old_names(module: nn.Module, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
+    """ESPnet2 before 2025 kept the projection and the position in one sequence `out`."""
+    names = {"out.0.weight": "out.weight", "out.0.bias": "out.bias", "out.1.alpha": "pos_enc.alpha"}
+    for old, new in names.items():
+        if prefix + old in state:
+            state[prefix + new] = state.pop(prefix + old)
