@@ -52,9 +52,10 @@ def test_archives_have_aishells_layout_and_repeat_to_the_byte(tmp_path: Path) ->
         names = outer.getnames()
         assert names[0] == "data_aishell/transcript/aishell_transcript_v0.8.txt"
         assert names[1:] == [f"data_aishell/wav/S{number:04d}.tar.gz" for number in (2, 3, 4, 5)]
-        inner = tarfile.open(fileobj=io.BytesIO(outer.extractfile(names[4]).read()))
-    assert inner.getnames() == ["test/S0005/BAC009S0005W0001.wav", "test/S0005/BAC009S0005W0002.wav"]
-    samples, rate = soundfile.read(io.BytesIO(inner.extractfile(inner.getnames()[0]).read()), dtype="int16")
+        packed = io.BytesIO(outer.extractfile(names[4]).read())
+    with tarfile.open(fileobj=packed) as inner:
+        assert inner.getnames() == ["test/S0005/BAC009S0005W0001.wav", "test/S0005/BAC009S0005W0002.wav"]
+        samples, rate = soundfile.read(io.BytesIO(inner.extractfile(inner.getnames()[0]).read()), dtype="int16")
     assert rate == 16_000
     assert 0.8 < len(samples) / rate < 6
     assert 3000 < np.abs(samples).max() < 32767

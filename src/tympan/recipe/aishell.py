@@ -76,7 +76,7 @@ def prepare(data: Path, out: Path) -> list[Prepared]:
 
 
 def read_transcripts(path: Path) -> dict[str, str]:
-    """Sentence by utterance id, words joined: characters are the units, and AISHELL's spaces only mark its segmentation."""
+    """Sentence by utterance id, without spaces: characters are the units, AISHELL's spaces mark its segmentation."""
     if not path.is_file():
         raise UserError(f"{path} is missing: {path.parents[2]} does not hold the unpacked AISHELL corpus (--data).")
     texts: dict[str, str] = {}

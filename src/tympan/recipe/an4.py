@@ -34,7 +34,7 @@ def unpack(data: Path) -> None:
 
 
 def prepare(data: Path, out: Path) -> dict[str, int]:
-    """`out/train_nodev`, `out/train_dev` (the first 100 training utterances by id) and, where it is there, `out/test`."""
+    """`out/train_nodev`, `out/train_dev` (the first 100 training utterances by id) and, if present, `out/test`."""
     if _is_prepared(data):
         sets = {name: _absolute(data / name) for name in PREPARED if (data / name / "wav.scp").is_file()}
     elif is_extracted(data):

@@ -53,7 +53,7 @@ def fetch(
 ) -> Path:
     """Download `url` to `target`, which appears only when it is whole. Calling again continues a broken download.
 
-    A connection that breaks off is taken up again by itself; only `tries` attempts in a row without a single new byte give up.
+    A connection that breaks off is taken up again by itself; `tries` attempts in a row without a new byte give up.
     """
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,8 @@ def fetch(
                 if attempt >= tries:
                     raise UserError(
                         f"{url} broke off {tries} times ({error or type(error).__name__}); "
-                        f"{_size(part):,} of {source.size or '?':,} bytes are in {part}. Run the same command again to continue."
+                        f"{_size(part):,} of {source.size or 0:,} bytes are in {part}. "
+                        "Run the same command again to continue."
                     ) from error
                 time.sleep(wait_s(attempt))
     if source.size is not None and _size(part) != source.size:

@@ -1,4 +1,4 @@
-"""Speech from the espeak-ng library, through the PyPI package `espeakng-loader` (GPL: an extra, used to make data only)."""
+"""Speech from the espeak-ng library through PyPI's `espeakng-loader` (GPL: an extra, used to make data only)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Unpacking archives that strangers made: nothing lands outside the target, and half an archive is never taken for whole."""
+"""Unpacking strangers' archives: nothing lands outside the target, and half an archive is never taken for whole."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def extract(archive: Path, target: Path) -> list[Path]:
 
 
 def extract_nested(directory: Path, *, nj: int) -> int:
-    """Unpack every `*.tar.gz` in `directory` beside itself (AISHELL packs one a speaker); each goes away when it is done."""
+    """Unpack every `*.tar.gz` in `directory` beside itself (AISHELL: one a speaker); each goes away when it is done."""
     archives = sorted(directory.glob("*.tar.gz"))
     for _ in map_jobs(partial(_extract_and_remove, directory), archives, nj=nj, description="speakers"):
         pass

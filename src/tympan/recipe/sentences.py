@@ -1,4 +1,4 @@
-"""A small grammar of everyday Mandarin: enough sentences to keep train, dev and test apart, few enough characters to learn in minutes."""
+"""A small grammar of everyday Mandarin: sentences enough to keep the sets apart, characters few enough to learn fast."""
 
 from __future__ import annotations
 

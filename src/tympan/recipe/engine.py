@@ -1,0 +1,209 @@
+"""Running stages so that repeating is safe: done stays done, changes are redone, half-done is never taken for done."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tympan.errors import UserError
+from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, size_of
+from tympan.recipe.stage import Stage, Step
+from tympan.runtime.atomic import atomic_write
+
+State = Literal["done", "found", "to do", "interrupted", "outdated", "changed"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a step has to run, and why."""
+
+    state: State
+    reason: str = ""
+    seconds: float | None = None
+    bytes: int | None = None
+
+    @property
+    def is_done(self) -> bool:
+        return self.state in ("done", "found")
+
+
+class Engine:
+    """Runs the stages of one working directory; what it knows is in `home` (`.tympan/`), one file a step."""
+
+    def __init__(self, home: Path, *, say: Callable[[str], None] = print) -> None:
+        self.home = home
+        self.fingerprints = Fingerprints(home / "fingerprints.json")
+        self._say = say
+
+    def run(self, stages: Sequence[Stage], start: int, stop: int, *, force: bool = False) -> None:
+        """Run stages `start` to `stop` in order; only what is not done already, unless `force`."""
+        with self._lock():
+            for stage in stages:
+                if start <= stage.number <= stop:
+                    self._run_stage(stage, force=force)
+
+    def judge(self, step: Step) -> Verdict:
+        """Compare what the step's record says with what is on disk now."""
+        reason = step.found()
+        if reason is not None:
+            return Verdict("found", reason)
+        record = self._record(step)
+        if record is None:
+            return Verdict("to do")
+        if record["state"] == "started":
+            return Verdict("interrupted", "an earlier run broke off here")
+        timing = {"seconds": record["seconds"], "bytes": record["bytes"]}
+        if record["settings"] != digest_of(step.settings):
+            return Verdict("outdated", "its settings changed", **timing)
+        changed = self._differences(step.needs, record["needs"])
+        if changed:
+            return Verdict("outdated", f"{changed[0]} changed since", **timing)
+        changed = self._differences(step.makes, record["makes"])
+        if changed:
+            return Verdict("changed", f"{changed[0]} is not what this step wrote", **timing)
+        return Verdict("done", **timing)
+
+    def _run_stage(self, stage: Stage, *, force: bool) -> None:
+        self._say(f"stage {stage.number}: {stage.purpose}")
+        for step in stage.steps():
+            verdict = Verdict("to do") if force else self.judge(step)
+            if verdict.is_done:
+                self._say(f"  {step.name}: {verdict.reason or 'done already'}")
+                continue
+            because = f" ({verdict.state}: {verdict.reason})" if verdict.reason else ""
+            self._say(f"  {step.name} ...{because}")
+            seconds = self._run_step(stage, step, force=force)
+            self._say(f"  {step.name}: done in {in_words(seconds)}")
+
+    def _run_step(self, stage: Stage, step: Step, *, force: bool) -> float:
+        for path in step.needs:
+            if not path.exists():
+                raise UserError(
+                    f"stage {stage.number} ({stage.name}), step '{step.name}' needs {path}, which is not there. "
+                    f"Run the stages before it first (--stage -1, or an earlier one than {stage.number})."
+                )
+        needs = {str(path): self.fingerprints.of(path) for path in step.needs}
+        self._make_room(step, needs, force=force)
+        self._write(step, {"state": "started", "identity": _identity(step, needs)})
+        began = time.monotonic()
+        try:
+            step.run()
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(
+                    f"stage {stage.number}, step '{step.name}': the disk is full "
+                    f"({error.filename or step.output_dir or '.'}). Make room and run the same command again: what is done stays done."
+                ) from error
+            raise
+        seconds = time.monotonic() - began
+        missing = [path for path in step.makes if not path.exists()]
+        if missing:
+            raise RuntimeError(f"step '{step.name}' ended without making {missing[0]}")
+        self._write(
+            step,
+            {
+                "state": "done",
+                "identity": _identity(step, needs),
+                "settings": digest_of(step.settings),
+                "needs": needs,
+                "makes": {str(path): self.fingerprints.of(path) for path in step.makes},
+                "seconds": round(seconds, 3),
+                "bytes": sum(size_of(path) for path in step.makes),
+            },
+        )
+        self.fingerprints.save()
+        return seconds
+
+    def _make_room(self, step: Step, needs: dict[str, str], *, force: bool) -> None:
+        """Output of other data or another model must not be continued: it is moved aside, never deleted."""
+        if step.continues is None or step.output_dir is None or not step.output_dir.exists():
+            return
+        record = self._record(step)
+        if record is not None and record["identity"] == _identity(step, needs) and not force:
+            return
+        number = 1
+        while (aside := step.output_dir.with_name(f"{step.output_dir.name}.old{number}")).exists():
+            number += 1
+        os.rename(step.output_dir, aside)
+        self._say(f"  {step.output_dir} belongs to other data or settings: kept as {aside}")
+
+    def _differences(self, paths: Sequence[Path], recorded: dict[str, str]) -> list[str]:
+        now = {str(path): self.fingerprints.of(path) for path in paths}
+        names = sorted(now.keys() | recorded.keys())
+        return [name for name in names if now.get(name, MISSING) != recorded.get(name, MISSING)]
+
+    def _record(self, step: Step) -> dict[str, Any] | None:
+        try:
+            record: dict[str, Any] = json.loads(self._place(step).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return record
+
+    def _write(self, step: Step, record: dict[str, Any]) -> None:
+        with atomic_write(self._place(step)) as stream:
+            json.dump(record, stream, indent=1, ensure_ascii=False)
+
+    def _place(self, step: Step) -> Path:
+        return self.home / "steps" / (step.name.replace("/", ".").replace(" ", "_") + ".json")
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Two runs in one directory would write the same files. The system frees the lock of a run that died."""
+        self.home.mkdir(parents=True, exist_ok=True)
+        with (self.home / "lock").open("a+") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                stream.seek(0)
+                raise UserError(
+                    f"another run (process {stream.read().strip() or '?'}) is working in {self.home.parent.resolve()}. "
+                    "Wait for it, or stop it."
+                ) from error
+            stream.truncate(0)
+            stream.write(str(os.getpid()))
+            stream.flush()
+            yield
+
+
+def status_table(engine: Engine, stages: Sequence[Stage]) -> str:
+    """Every step of every stage with its state, time and size."""
+    rows = [("stage", "name", "step", "state", "time", "size")]
+    for stage in stages:
+        for step in stage.steps():
+            verdict = engine.judge(step)
+            state = f"{verdict.state} ({verdict.reason})" if verdict.reason else verdict.state
+            took = "" if verdict.seconds is None else in_words(verdict.seconds)
+            size = "" if verdict.bytes is None else in_bytes(verdict.bytes)
+            rows.append((str(stage.number), stage.name, step.name, state, took, size))
+    engine.fingerprints.save()
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def in_words(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def in_bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _identity(step: Step, needs: dict[str, str]) -> str:
+    return digest_of({"needs": needs, "continues": step.continues})

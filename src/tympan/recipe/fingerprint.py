@@ -1,0 +1,83 @@
+"""What a file or directory holds, as one short digest; read again only when its size or date changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tympan.runtime.atomic import atomic_write
+
+MISSING = "missing"
+
+
+def digest_of(value: object) -> str:
+    """Digest of settings: anything JSON can write; paths as text, mappings in any order."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+
+
+class Fingerprints:
+    """Content digests of files, remembered in `cache` by (size, date, inode)."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._known: dict[str, list[object]] = {}
+        self._changed = False
+        try:
+            self._known = json.loads(cache.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._known = {}  # only costs time
+
+    def of(self, path: Path) -> str:
+        """The digest of a file's bytes, or of a directory's names and files; `missing` if there is nothing."""
+        if path.is_dir():
+            return digest_of({str(file.relative_to(path)): self._of_file(file) for file in _files(path)})
+        return self._of_file(path)
+
+    def of_all(self, paths: Mapping[str, Path]) -> dict[str, str]:
+        return {name: self.of(path) for name, path in paths.items()}
+
+    def save(self) -> None:
+        if self._changed:
+            with atomic_write(self._cache) as stream:
+                json.dump(self._known, stream)
+            self._changed = False
+
+    def _of_file(self, path: Path) -> str:
+        try:
+            status = path.stat()
+        except OSError:
+            return MISSING
+        key = os.path.abspath(path)
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
+        known = self._known.get(key)
+        if known is not None and known[:3] == stamp:
+            return str(known[3])
+        with path.open("rb") as stream:
+            digest = _digest_of_stream(stream)
+        self._known[key] = [*stamp, digest]
+        self._changed = True
+        return digest
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file or of everything in a directory."""
+    if path.is_dir():
+        return sum(file.stat().st_size for file in _files(path))
+    return path.stat().st_size if path.exists() else 0
+
+
+def _digest_of_stream(stream) -> str:  # type: ignore[no-untyped-def]
+    digest = hashlib.blake2b(digest_size=16)
+    while block := stream.read(1 << 20):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _files(directory: Path) -> Iterator[Path]:
+    for root, folders, names in os.walk(directory):
+        folders.sort()
+        yield from (Path(root, name) for name in sorted(names))

@@ -1,0 +1,206 @@
+"""Repeating a recipe: done stays done, changes travel downstream, and what broke off is never taken for finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tympan.errors import UserError
+from tympan.recipe.engine import Engine, status_table
+from tympan.recipe.stage import Stage, Step, find_stage
+
+
+class Kitchen:
+    """raw -> dough -> bread, with a count of how often each was made."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.made, self.heat = root, [], 200
+        (root / "raw").write_text("flour")
+
+    def stages(self) -> list[Stage]:
+        return [
+            Stage(0, "mix", "Mixing", lambda: [self.step("dough", "raw")]),
+            Stage(1, "bake", "Baking", lambda: [self.step("bread", "dough", heat=self.heat)]),
+        ]
+
+    def step(self, name: str, need: str, **settings: object) -> Step:
+        def run() -> None:
+            self.made.append(name)
+            (self.root / name).write_text(f"{name} of {(self.root / need).read_text()} {settings}")
+
+        return Step(name, run, [self.root / need], [self.root / name], settings)
+
+    def run(self, start: int = 0, stop: int = 9, **options: bool) -> list[str]:
+        self.made = []
+        Engine(self.root / ".tympan", say=lambda line: None).run(self.stages(), start, stop, **options)
+        return self.made
+
+
+@pytest.fixture
+def kitchen(tmp_path: Path) -> Kitchen:
+    return Kitchen(tmp_path)
+
+
+def test_again_does_nothing(kitchen: Kitchen) -> None:
+    assert kitchen.run() == ["dough", "bread"]
+    assert kitchen.run() == []
+
+
+def test_change_travels_downstream(kitchen: Kitchen) -> None:
+    kitchen.run()
+    (kitchen.root / "raw").write_text("rye")
+    assert kitchen.run() == ["dough", "bread"]
+
+
+def test_same_content_with_a_new_date_is_no_change(kitchen: Kitchen) -> None:
+    kitchen.run()
+    (kitchen.root / "raw").write_text("flour")
+    os.utime(kitchen.root / "raw", (1, 1))
+    assert kitchen.run() == []
+
+
+def test_changed_setting_redoes_that_step_alone(kitchen: Kitchen) -> None:
+    kitchen.run()
+    kitchen.heat = 250
+    assert kitchen.run() == ["bread"]
+
+
+def test_lost_or_damaged_output_is_made_again(kitchen: Kitchen) -> None:
+    kitchen.run()
+    (kitchen.root / "bread").unlink()
+    assert kitchen.run() == ["bread"]
+    (kitchen.root / "dough").write_text("dou")
+    assert kitchen.run() == ["dough"]
+
+
+def test_force_and_range(kitchen: Kitchen) -> None:
+    kitchen.run()
+    assert kitchen.run(start=1, force=True) == ["bread"]
+    assert kitchen.run(start=0, stop=0, force=True) == ["dough"]
+
+
+def test_missing_input_names_the_remedy(kitchen: Kitchen) -> None:
+    with pytest.raises(UserError, match=r"stage 1 \(bake\), step 'bread' needs .*dough.*Run the stages before"):
+        kitchen.run(start=1)
+
+
+def test_failed_step_is_not_done(kitchen: Kitchen, monkeypatch: pytest.MonkeyPatch) -> None:
+    step = kitchen.step
+
+    def burning(name: str, need: str, **settings: object) -> Step:
+        def run() -> None:
+            (kitchen.root / name).write_text("half")
+            raise UserError("burnt")
+
+        return Step(name, run, [kitchen.root / need], [kitchen.root / name], settings)
+
+    monkeypatch.setattr(kitchen, "step", burning)
+    with pytest.raises(UserError, match="burnt"):
+        kitchen.run()
+    monkeypatch.setattr(kitchen, "step", step)
+    assert kitchen.run() == ["dough", "bread"]
+
+
+def test_status_names_state_time_and_size(kitchen: Kitchen) -> None:
+    kitchen.run(stop=0)
+    rows = status_table(Engine(kitchen.root / ".tympan"), kitchen.stages()).splitlines()
+    assert rows[0].split() == ["stage", "name", "step", "state", "time", "size"]
+    assert rows[1].split()[:4] == ["0", "mix", "dough", "done"]
+    assert rows[2].split() == ["1", "bake", "bread", "to", "do"]
+
+
+def test_stage_by_name_and_number() -> None:
+    stages = Kitchen.stages.__get__(object.__new__(Kitchen))()
+    assert find_stage(stages, "-1", "--stage") == -1
+    assert find_stage(stages, "bake", "--stage") == 1
+    with pytest.raises(UserError, match=r"--stage: there is no stage 'bakes'\. Did you mean 'bake'\?"):
+        find_stage(stages, "bakes", "--stage")
+
+
+def test_two_runs_in_one_directory(kitchen: Kitchen) -> None:
+    engine = Engine(kitchen.root / ".tympan")
+    with engine._lock(), pytest.raises(UserError, match=f"another run .process {os.getpid()}. is working"):
+        kitchen.run()
+
+
+def test_found_output_needs_no_run(tmp_path: Path) -> None:
+    step = Step("corpus", lambda: pytest.fail("must not run"), found=lambda: "already unpacked")
+    said: list[str] = []
+    Engine(tmp_path / ".tympan", say=said.append).run([Stage(-1, "download", "Fetching", lambda: [step])], -1, -1)
+    assert said == ["stage -1: Fetching", "  corpus: already unpacked"]
+
+
+def training(root: Path, data: str, size: int, epochs: int) -> list[int]:
+    """A step that continues its own output, as training does; returns the epochs it ran."""
+    (root / "data").write_text(data)
+    ran = []
+
+    def run() -> None:
+        state = root / "exp" / "epoch"
+        state.parent.mkdir(exist_ok=True)
+        for epoch in range(int(state.read_text()) if state.exists() else 0, epochs):
+            ran.append(epoch)
+            state.write_text(str(epoch + 1))
+
+    step = Step(
+        "train", run, [root / "data"], [root / "exp" / "epoch"], {"size": size, "epochs": epochs},
+        continues={"size": size}, output_dir=root / "exp",
+    )  # fmt: skip
+    Engine(root / ".tympan", say=lambda line: None).run([Stage(4, "train", "Training", lambda: [step])], 4, 4)
+    return ran
+
+
+def test_training_continues_only_its_own(tmp_path: Path) -> None:
+    assert training(tmp_path, "a", 1, 2) == [0, 1]
+    assert training(tmp_path, "a", 1, 2) == []
+    assert training(tmp_path, "a", 1, 4) == [2, 3], "more epochs continue"
+    assert training(tmp_path, "a", 2, 1) == [0], "another model starts anew"
+    assert training(tmp_path, "b", 2, 1) == [0], "other data too"
+    assert (tmp_path / "exp.old1" / "epoch").read_text() == "4", "and nothing is thrown away"
+    assert (tmp_path / "exp.old2" / "epoch").read_text() == "1"
+
+
+KILLED = """
+    import sys, time
+    from pathlib import Path
+    from tympan.recipe.engine import Engine
+    from tympan.recipe.stage import Stage, Step
+    root = Path(sys.argv[1])
+
+    def run():
+        with (root / "out").open("w") as stream:
+            for part in range(40):
+                stream.write("x" * 1000)
+                stream.flush()
+                time.sleep(0.01)
+        (root / "runs").open("a").write("whole ")
+
+    step = Step("slow", run, [], [root / "out"])
+    Engine(root / ".tympan").run([Stage(0, "s", "Slow", lambda: [step])], 0, 0)
+"""
+
+
+def test_kill_9_leaves_nothing_that_counts_as_done(tmp_path: Path) -> None:
+    program = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path)]
+    for delay_s in (0.0, 0.1, 0.25):
+        process = subprocess.Popen(program, stdout=subprocess.DEVNULL)
+        while not (tmp_path / "out").exists() and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert not (tmp_path / "runs").exists(), "killed before the end"
+        (tmp_path / "out").unlink()
+    again = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert "interrupted: an earlier run broke off here" in again.stdout
+    assert len((tmp_path / "out").read_bytes()) == 40_000
+    again = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert "done already" in again.stdout
+    assert (tmp_path / "runs").read_text() == "whole "
