@@ -1,0 +1,106 @@
+"""Jobs on many processes: in order, nothing lost when a worker dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+import jobs
+
+from tympan.errors import UserError
+from tympan.runtime import executor
+from tympan.runtime.executor import map_jobs
+
+
+@pytest.mark.parametrize("nj", [1, 2])
+def test_results_come_in_order(nj: int) -> None:
+    found = list(map_jobs(jobs.square, range(50), nj=nj, description="squares"))
+    assert found == [number * number for number in range(50)]
+
+
+@pytest.mark.parametrize("nj", [1, 2])
+def test_an_exception_reaches_the_caller(nj: int) -> None:
+    with pytest.raises(UserError, match="item 3 is bad"):
+        list(map_jobs(jobs.fail_at_three, range(1000), nj=nj, description="jobs"))
+
+
+def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
+    items = [(number, str(tmp_path)) for number in range(20)]
+    assert list(map_jobs(jobs.die_once, items, nj=2, description="jobs")) == list(range(20))
+    assert (tmp_path / "died").exists()
+
+
+def test_a_job_that_kills_every_worker_is_given_up() -> None:
+    with pytest.raises(UserError, match=r"died 3 times.*smaller --nj"):
+        list(map_jobs(jobs.die_always, range(4), nj=2, description="jobs"))
+
+
+def test_mistakes_in_the_options() -> None:
+    with pytest.raises(UserError, match="--nj is 0"):
+        list(map_jobs(jobs.square, [1], nj=0, description="jobs"))
+    with pytest.raises(UserError, match="needs --dask_address"):
+        list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask"))
+
+
+@pytest.fixture
+def dask_cluster(tmp_path: Path) -> Iterator[tuple[str, list[subprocess.Popen[bytes]]]]:
+    """A real scheduler and two worker processes, as a user starts them."""
+    pytest.importorskip("distributed")
+    scheduler_file = tmp_path / "scheduler.json"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+    common = ["--scheduler-file", str(scheduler_file)]
+    arguments = [*common, "--host", "127.0.0.1", "--port", "0", "--no-dashboard"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": environment, "cwd": tmp_path}
+    started = [subprocess.Popen([*command, *arguments], **quiet)]
+    try:
+        worker = [sys.executable, "-m", "distributed.cli.dask_worker", *common, "--nthreads", "1", "--no-nanny"]
+        started += [
+            subprocess.Popen([*worker, "--no-dashboard", "--local-directory", str(tmp_path)], **quiet) for _ in range(2)
+        ]
+        from distributed import Client
+
+        with Client(scheduler_file=str(scheduler_file), timeout=60, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=60)
+            address = client.scheduler.address
+        yield address, started[1:]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def test_dask_survives_the_death_of_a_worker(
+    tmp_path: Path, dask_cluster: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    address, workers = dask_cluster
+    folder = tmp_path / "out"
+    items = [(number, str(folder)) for number in range(40)]
+    found = []
+    for result in map_jobs(jobs.write_slowly, items, nj=2, description="jobs", executor="dask", dask_address=address):
+        found.append(result)
+        if len(found) == 8:
+            victim = next(worker for worker in workers if worker.pid == result[1])
+            os.kill(victim.pid, signal.SIGKILL)
+            killed_at = time.monotonic()
+    assert [number for number, _ in found] == list(range(40))
+    assert {process for _, process in found} == {worker.pid for worker in workers}
+    # Whole files only, one for each job, and no half-written neighbour but the one that was being written at the end.
+    assert sorted(path.name for path in folder.glob("*.txt")) == sorted(f"{number}.txt" for number in range(40))
+    assert all((folder / f"{number}.txt").read_text() == f"{number}\n" for number in range(40))
+    assert time.monotonic() - killed_at < 60
+
+
+def test_no_scheduler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(executor, "CONNECT_TIMEOUT_S", 1)
+    with pytest.raises(UserError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1 "):
+        list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask", dask_address="tcp://127.0.0.1:1"))
