@@ -7,7 +7,7 @@ the first shape (stable, so ties keep the order of the file), cuts the sorted li
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -75,8 +75,10 @@ class BatchPlan:
     rows: Ints
     offsets: Ints
     shapes: tuple[Shapes, ...]
-    padded: Ints | None = field(default=None)
+    padded: Ints | None = None
     """(batches, shapes): the fixed padded length of each batch and shape; None pads to the longest."""
+    fits_lengths: bool = True
+    """The size of a batch was chosen for the lengths in it."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -118,13 +120,14 @@ def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
         return BatchPlan(buckets.rows, buckets.offsets, shapes, buckets.padded)
     if kind == "unsorted":
         order = np.arange(len(lengths), dtype=np.int64)
-        return BatchPlan(order, _cut_evenly(len(order), options), shapes)
+        return BatchPlan(order, _cut_evenly(len(order), options), shapes, fits_lengths=False)
     if kind == "sorted":
         descending = options.sort_in_batch == "descending"
         order = np.argsort(-lengths if descending else lengths, kind="stable")
         offsets = _cut_evenly(len(order), options)
         reverse = options.sort_in_batch != options.sort_batch
-        return BatchPlan(*_in_order(order, offsets, reverse_batches=reverse, reverse_within=False), shapes)
+        arranged = _in_order(order, offsets, reverse_batches=reverse, reverse_within=False)
+        return BatchPlan(*arranged, shapes, fits_lengths=False)
     order = np.argsort(lengths, kind="stable")
     cut = _folded_sizes if kind == "folded" else _bin_sizes
     sizes = _spread_small_last(cut([shape.lengths[order] for shape in shapes], shapes, options, kind), options)
@@ -216,7 +219,7 @@ def _spread_small_last(sizes: list[int], options: BatchOptions) -> list[int]:
 def _in_order(order: Ints, offsets: Ints, *, reverse_batches: bool, reverse_within: bool) -> tuple[Ints, Ints]:
     """The same batches, in reverse and with their utterances in reverse where asked."""
     if reverse_batches != reverse_within:
-        # Reversing each batch alone is reversing the whole list and then the order of the batches.
+        # The reversal of the whole list below turns each batch around too.
         order = _reverse_each(order, offsets)
     if reverse_batches:
         return order[::-1].copy(), (offsets[-1] - offsets[::-1]).copy()

@@ -19,8 +19,8 @@ from tympan.data.table import Ints
 if TYPE_CHECKING:
     from tympan.data.batches import BatchOptions
 
-_CANDIDATES = 256
-"""Boundaries are looked for among this many quantiles of the lengths."""
+_CANDIDATES = 128
+"""Boundaries are looked for among this many quantiles of the lengths and as many steps of length."""
 _TEXT_MULTIPLE = 8
 _SIZE_MULTIPLE = 8
 """Sizes from here up are multiples of it, so that 1, 2, 4 or 8 ranks get equal shares."""
@@ -57,8 +57,10 @@ def plan_buckets(shapes: Sequence[Shapes], options: BatchOptions) -> Buckets:
 
 def _boundaries(lengths: Ints, number: int) -> Ints:
     """At most `number` upper limits of the sorted `lengths` with the least padding, by dynamic programming."""
-    places = np.unique(np.linspace(0, len(lengths), _CANDIDATES + 1).astype(np.int64)[1:] - 1)
-    limits = np.unique(lengths[places]).astype(np.int64)
+    even = np.linspace(0, len(lengths), _CANDIDATES + 1)[1:].astype(np.int64) - 1
+    # Quantiles alone are sparse where long utterances are rare; add steps of length.
+    spaced = np.searchsorted(lengths, np.linspace(lengths[0], lengths[-1], _CANDIDATES))
+    limits = np.unique(lengths[np.concatenate([even, spaced])]).astype(np.int64)
     # All utterances up to a limit, ties included, belong below it.
     upto = np.searchsorted(lengths, limits, side="right")
     below = np.concatenate([[0], upto])

@@ -32,6 +32,11 @@ class BatchSchedule:
     ) -> None:
         if num_iters_per_epoch is not None and num_iters_per_epoch < 1:
             raise UserError(f"num_iters_per_epoch must be at least 1, found {num_iters_per_epoch}")
+        if shuffle_within_batch and plan.fits_lengths:
+            raise UserError(
+                "shuffle_within_batch mixes utterances of all lengths: it works with batch_type unsorted and sorted, "
+                "where the size of a batch does not depend on lengths"
+            )
         self.plan = plan
         self.seed = seed
         self.shuffle = shuffle
