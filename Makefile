@@ -1,0 +1,70 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+READY_TEST := $(VENV)/.ready-test
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Two pytest processes with one thread each beat one process with two.
+WORKERS ?= 2
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+
+.PHONY: help setup test test-all lint format types layers demo bench an4-seeds clean
+
+help:
+	@echo "make test       set up .venv, then lint, types, layers and tests"
+	@echo "make test-all   the same with the slow tests"
+	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
+	@echo "make bench      the benchmarks of benchmarks/"
+	@echo "make an4-seeds  AN4 trained with several seeds (needs the corpus)"
+	@echo "make lint | format | types | layers | clean"
+
+setup: $(READY)
+
+$(READY): requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "Python 3.10 to 3.13 is needed: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install -r requirements.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
+	touch $@
+
+# What some tests compare with. A machine without a compiler can't build kenlm: those tests skip, and this says so.
+$(READY_TEST): $(READY) requirements-test.txt
+	@while read -r requirement; do \
+	  $(PIP) install "$$requirement" || \
+	  echo "======== $$requirement could not be installed: the tests that need it are SKIPPED ========"; \
+	done < requirements-test.txt
+	touch $@
+
+test: lint types layers $(READY_TEST)
+	$(PYTEST)
+
+test-all: lint types layers $(READY_TEST)
+	$(PYTEST) -m ''
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(READY)
+	$(BIN)/mypy
+
+layers: $(READY)
+	$(BIN)/lint-imports
+
+demo: $(READY)
+	$(PIP) install --quiet --no-build-isolation -e '.[demo]'
+	$(BIN)/tympan demo
+
+bench: $(READY)
+	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+
+an4-seeds: $(READY)
+	egs/an4/asr1/seeds.sh
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
