@@ -60,7 +60,7 @@ def read_corpus(path: str, *, scratch: Scratch, skip_symbols: bool = False) -> C
             tokens.append(ids)
     if not longest:
         raise UserError(
-            f"{path}: there is no token in {sentences} lines; expected is one sentence a line, tokens separated by spaces"
+            f"{path}: no token in {sentences} lines; expected is one sentence a line, tokens separated by spaces"
         )
     words = [*SPECIAL_WORDS, *(word.decode() for word in list(numbers)[len(SPECIAL_WORDS) :])]
     return Corpus(tokens.finish(), words, sentences, empty, longest)

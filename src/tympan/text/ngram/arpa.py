@@ -1,1 +1,0 @@
-"""ARPA files of n-gram models."""

@@ -1,0 +1,96 @@
+"""Writes a model as ARPA text, a block of lines at a time and without a loop over them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from typing import IO
+
+import numpy as np
+
+from tympan.runtime.atomic import atomic_write
+from tympan.text.ngram.model import NgramModel
+from tympan.text.ngram.scratch import Array
+
+_LINES = 1 << 16
+_DECIMALS = 6
+_DIGITS = 3 + _DECIMALS
+"""Of a logarithm: the lowest that is written is -999.999999."""
+
+
+def write_arpa(model: NgramModel, path: str | os.PathLike[str]) -> None:
+    """Write `path`, compressed if its name ends with .gz. The file appears when it is complete."""
+    with atomic_write(path, "wb") as stream:
+        if str(path).endswith(".gz"):
+            # No time in the header: the same model gives the same file.
+            with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=6, filename="", mtime=0) as compressed:
+                _write(model, compressed)
+        else:
+            _write(model, stream)
+
+
+def _write(model: NgramModel, stream: IO[bytes] | gzip.GzipFile) -> None:
+    counts = "".join(f"ngram {n}={count}\n" for n, count in enumerate(model.counts, start=1))
+    stream.write(f"\\data\\\n{counts}\n".encode())
+    table = _WordTable(model.words)
+    for n, count in enumerate(model.counts, start=1):
+        stream.write(f"\\{n}-grams:\n".encode())
+        first_entry = model.first_entry(n)
+        for first in range(first_entry, first_entry + count, _LINES):
+            last = min(first + _LINES, first_entry + count)
+            stream.write(_lines(model, table, n, first, last))
+        stream.write(b"\n")
+    stream.write(b"\\end\\\n")
+
+
+def _lines(model: NgramModel, table: _WordTable, order: int, first: int, last: int) -> bytes:
+    """Every line is a row of bytes with gaps (NUL) that are closed in the end."""
+    rows = last - first
+    columns = [_numbers(model.log_prob[first:last]), _constant(b"\t", rows)]
+    for position, words in enumerate(model.ngrams(first, last).T):
+        if position:
+            columns.append(_constant(b" ", rows))
+        columns.append(table.rows(words))
+    if order < model.order:
+        columns += [_constant(b"\t", rows), _numbers(model.backoff[first + 1 : last + 1])]
+    columns.append(_constant(b"\n", rows))
+    text = np.concatenate(columns, axis=1)
+    return text[text != 0].tobytes()
+
+
+class _WordTable:
+    """Words as bytes, to be gathered many at a time."""
+
+    def __init__(self, words: list[str]) -> None:
+        encoded = [word.encode() for word in words]
+        self.text = np.frombuffer(b"".join(encoded) + b"\0", np.uint8)
+        self.lengths = np.array([len(word) for word in encoded])
+        self.starts = np.cumsum(self.lengths) - self.lengths
+
+    def rows(self, words: Array) -> Array:
+        """(words, length of the longest), padded with NUL."""
+        lengths = self.lengths[words]
+        offsets = np.arange(lengths.max())
+        is_inside = offsets < lengths[:, None]
+        return self.text[np.where(is_inside, self.starts[words][:, None] + offsets, len(self.text) - 1)]
+
+
+def _constant(text: bytes, rows: int) -> Array:
+    return np.full((rows, 1), text[0], np.uint8)
+
+
+def _numbers(values: Array) -> Array:
+    """Decimal text of logarithms, right-aligned: a sign, the digits, six decimals; NUL in front of the first digit."""
+    scaled = np.rint(np.abs(values.astype(np.float64)) * 10**_DECIMALS).astype(np.uint32)
+    text = np.zeros((len(values), 1 + _DIGITS + 1), np.uint8)
+    rest = scaled
+    for place in range(_DIGITS):
+        rest, digit = np.divmod(rest, np.uint32(10))
+        column = -1 - place if place < _DECIMALS else -2 - place
+        text[:, column] = digit + ord("0")
+        if place > _DECIMALS:
+            text[:, column] *= scaled >= 10**place
+    text[:, -1 - _DECIMALS] = ord(".")
+    text[:, 0] = np.where(values < 0, ord("-"), 0)
+    text[scaled == 0, :-1] = 0  # 0, as lmplz writes where there is no back-off
+    return text
