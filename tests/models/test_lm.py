@@ -11,10 +11,14 @@ import torch
 import yaml
 from torch import nn
 
+from tympan.config import load_training_config
+from tympan.config.lm import LmTrainConfig
 from tympan.errors import UserError
+from tympan.models.build import build_lm
 from tympan.models.lm.model import LanguageModel
 from tympan.models.lm.seq_rnn import SequentialRnnLm
 from tympan.models.lm.transformer import TransformerLm
+from tympan.models.weights import load_weights
 
 CLASSES = {"seq_rnn": SequentialRnnLm, "transformer": TransformerLm}
 VOCAB = 11
@@ -159,3 +163,12 @@ def test_recurrent_layers_are_named_in_any_case() -> None:
 def test_attention_units_are_shared_by_the_heads() -> None:
     with pytest.raises(UserError, match="multiple of head"):
         TransformerLm(VOCAB, att_unit=10, head=4)
+
+
+def test_the_recipes_lm_is_built_and_loaded_from_its_config(golden: Path) -> None:
+    folder = golden / "espnet2" / "an4_trained"
+    config = load_training_config(LmTrainConfig, folder / "lm_config.yaml")
+    model = build_lm(config)
+    model.load_state_dict(load_weights(folder / "lm_model.pth"))
+    assert isinstance(model.lm, SequentialRnnLm)
+    assert (model.lm.rnn.hidden_size, model.vocab_size, model.eos) == (128, 24, 23)

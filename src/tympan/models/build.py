@@ -11,9 +11,12 @@ from tympan.config import choices
 from tympan.errors import UserError
 from tympan.models.asr import AsrModel
 from tympan.models.initialize import initialize
+from tympan.models.lm.build import build_lm
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
+
+__all__ = ["build_asr_model", "build_lm"]
 
 
 @dataclass(frozen=True)
