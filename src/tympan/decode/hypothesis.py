@@ -1,0 +1,84 @@
+"""What a recogniser answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A text with its tokens; times, in seconds, and confidences, in [0, 1], where the model has CTC.
+
+    A token's confidence is its highest CTC posterior in the frames it takes; the text's is the mean over its tokens.
+    """
+
+    text: str
+    tokens: tuple[str, ...]
+    token_ids: tuple[int, ...]
+    score: float
+    scores: dict[str, float]
+    times: tuple[tuple[float, float], ...] | None = None
+    token_confidences: tuple[float, ...] | None = None
+
+    @property
+    def confidence(self) -> float | None:
+        """None where there is nothing to be sure of."""
+        if not self.token_confidences:
+            return None
+        return sum(self.token_confidences) / len(self.token_confidences)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**dataclasses.asdict(self), "confidence": self.confidence}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Hypothesis:
+        """The inverse of `as_dict`."""
+        times, confidences = values["times"], values["token_confidences"]
+        return cls(
+            text=values["text"],
+            tokens=tuple(values["tokens"]),
+            token_ids=tuple(values["token_ids"]),
+            score=values["score"],
+            scores=dict(values["scores"]),
+            times=None if times is None else tuple((start, end) for start, end in times),
+            token_confidences=None if confidences is None else tuple(confidences),
+        )
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The answer for a part of a recording that begins at `start_s`."""
+
+    start_s: float
+    hypothesis: Hypothesis
+
+
+def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
+    """One answer for the whole recording; scores add up, texts are joined by `separator`."""
+    answers = [piece.hypothesis for piece in pieces]
+    has_times = all(answer.times is not None for answer in answers)
+    has_confidences = all(answer.token_confidences is not None for answer in answers)
+    names = dict.fromkeys(name for answer in answers for name in answer.scores)
+    return Hypothesis(
+        text=separator.join(answer.text for answer in answers if answer.text),
+        tokens=tuple(token for answer in answers for token in answer.tokens),
+        token_ids=tuple(number for answer in answers for number in answer.token_ids),
+        score=sum(answer.score for answer in answers),
+        scores={name: sum(answer.scores.get(name, 0.0) for answer in answers) for name in names},
+        times=_shifted(pieces) if has_times else None,
+        token_confidences=tuple(value for answer in answers for value in answer.token_confidences or ())
+        if has_confidences
+        else None,
+    )
+
+
+def _shifted(pieces: Sequence[Piece]) -> tuple[tuple[float, float], ...]:
+    return tuple(
+        (round(piece.start_s + start, 3), round(piece.start_s + end, 3))
+        for piece in pieces
+        for start, end in piece.hypothesis.times or ()
+    )

@@ -1,0 +1,155 @@
+"""Loading a recogniser's models. Nothing in the files is run, and no class of theirs is imported unless allowed."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.lm import LmTrainConfig
+from tympan.config.training import load_training_config
+from tympan.decode.model_files import ModelFiles
+from tympan.decode.speech_input import SpeechInput, speech_input
+from tympan.errors import UserError
+from tympan.models.build import build_asr_model
+from tympan.models.weights import load_weights
+from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
+from tympan.text.vocabulary import Vocabulary, read_token_list
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A recogniser's parts, ready to use on one device."""
+
+    model: Any
+    vocabulary: Vocabulary
+    tokenizer: Tokenizer
+    input: SpeechInput
+    device: torch.device
+    dtype: torch.dtype
+    lm: Any | None = None
+    ngram: Any | None = None
+
+    @property
+    def separator(self) -> str:
+        """Between the texts of two pieces of a recording: a blank where the language writes blanks."""
+        has_blanks = SPACE in self.vocabulary or any("▁" in token for token in self.vocabulary.tokens)
+        return " " if has_blanks or not hasattr(self.tokenizer, "space_symbol") else ""
+
+
+def load_model(
+    files: ModelFiles,
+    *,
+    ngram_scorer: str = "full",
+    device: torch.device | None = None,
+    dtype: str = "float32",
+    allow_import: bool = False,
+) -> LoadedModel:
+    """Everything that `files` names."""
+    files.check()
+    device = device or torch.device("cpu")
+    number_format: torch.dtype = getattr(torch, dtype)
+    config = load_training_config(AsrTrainConfig, files.asr_train_config, allow_import=allow_import)
+    vocabulary = _vocabulary(config, files)
+    config = dataclasses.replace(config, token_list=list(vocabulary.tokens))
+    weights = load_weights(files.asr_model_file)
+    model = build_asr_model(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
+    _fill(model, weights, files.asr_model_file, files.asr_train_config)
+    lm = None
+    if files.lm_train_config is not None and files.lm_file is not None:
+        lm = _load_lm(files.lm_train_config, files.lm_file, vocabulary, files=files, allow_import=allow_import)
+        lm.to(device=device, dtype=number_format).eval()
+    return LoadedModel(
+        model=model.to(device=device, dtype=number_format).eval(),
+        vocabulary=vocabulary,
+        tokenizer=_tokenizer(config, files),
+        input=speech_input(config, model, folder=files.asr_train_config.parent),
+        device=device,
+        dtype=number_format,
+        lm=lm,
+        ngram=None if files.ngram_file is None else _load_ngram(files.ngram_file, vocabulary, ngram_scorer, device),
+    )
+
+
+def _vocabulary(config: Any, files: ModelFiles) -> Vocabulary:
+    if config.token_list is None:
+        raise UserError(f"{files.asr_train_config}: it has no token_list")
+    if isinstance(config.token_list, str):
+        return read_token_list(files.find(config.token_list))
+    return Vocabulary(config.token_list, source=str(files.asr_train_config))
+
+
+def _with_statistics(config: AsrTrainConfig, files: ModelFiles, weights: dict[str, Tensor]) -> AsrTrainConfig:
+    stats = (config.normalize_conf or {}).get("stats_file")
+    if config.normalize != "global_mvn" or "normalize.mean" in weights or stats is None:
+        return config
+    return dataclasses.replace(config, normalize_conf={**config.normalize_conf, "stats_file": str(files.find(stats))})
+
+
+def _tokenizer(config: Any, files: ModelFiles) -> Tokenizer:
+    token_type = files.token_type or config.token_type
+    bpemodel = files.bpemodel
+    if token_type == "bpe" and bpemodel is None and config.bpemodel is not None:
+        bpemodel = files.find(config.bpemodel)
+    symbols = config.non_linguistic_symbols
+    if isinstance(symbols, str):
+        symbols = str(files.find(symbols))
+    return build_tokenizer(
+        token_type,
+        bpemodel=bpemodel,
+        non_linguistic_symbols=symbols,
+        g2p_type=None if token_type != "phn" else config.g2p,
+    )
+
+
+def _load_lm(
+    config_path: Path, weights_path: Path, vocabulary: Vocabulary, *, files: ModelFiles, allow_import: bool
+) -> nn.Module:
+    config = load_training_config(LmTrainConfig, config_path, allow_import=allow_import)
+    if isinstance(config.token_list, str):
+        config = dataclasses.replace(config, token_list=list(read_token_list(files.find(config.token_list)).tokens))
+    if list(config.token_list or []) != list(vocabulary.tokens):
+        raise UserError(
+            f"{config_path}: the language model's tokens ({len(config.token_list or [])}) are not those of the "
+            f"recogniser ({len(vocabulary)}): train it with the same --token_list"
+        )
+    from tympan.models.build import build_lm
+
+    lm: nn.Module = build_lm(config)
+    _fill(lm, load_weights(weights_path), weights_path, config_path)
+    return lm
+
+
+def _load_ngram(path: Path, vocabulary: Vocabulary, form: str, device: torch.device) -> Any:
+    from tympan.decode.ngram_scorer import load_ngram_scorer
+
+    is_full = form == "full"
+    return load_ngram_scorer(path, vocabulary.tokens, eos=vocabulary.eos_id, device=device, is_full=is_full)
+
+
+def _fill(model: nn.Module, weights: dict[str, Tensor], weights_path: Path, config_path: Path) -> None:
+    """Load the weights; what does not fit is told by name and shape."""
+    own = model.state_dict()
+    missing = sorted(own.keys() - weights.keys())
+    extra = sorted(weights.keys() - own.keys())
+    shapes = [
+        f"{name} is {tuple(weights[name].shape)} in the file, {tuple(own[name].shape)} in the model"
+        for name in sorted(own.keys() & weights.keys())
+        if weights[name].shape != own[name].shape
+    ]
+    if missing or extra or shapes:
+        lines = [f"{weights_path}: these weights are not of the model in {config_path}:"]
+        lines += [f"  missing: {_some(missing)}"] * bool(missing)
+        lines += [f"  unknown: {_some(extra)}"] * bool(extra)
+        lines += [f"  {line}" for line in shapes[:5]]
+        raise UserError("\n".join(lines))
+    model.load_state_dict(weights)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

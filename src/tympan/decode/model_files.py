@@ -1,0 +1,124 @@
+"""Where the files of a model lie: a packed folder, an experiment directory, a published model, or given one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tympan.errors import UserError
+
+CONFIG = "config.yaml"
+SETTINGS = "decode.yaml"
+WEIGHTS = ("model.safetensors", "model.pth", "valid.acc.ave.pth", "valid.acc.best.pth", "valid.loss.ave.pth")
+LM_WEIGHTS = ("model.safetensors", "model.pth", "valid.loss.ave.pth", "valid.loss.best.pth")
+NGRAMS = ("ngram.arpa", "ngram.arpa.gz", "ngram.bin")
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """`root` is where relative paths inside the configurations are looked for first."""
+
+    asr_train_config: Path
+    asr_model_file: Path
+    lm_train_config: Path | None = None
+    lm_file: Path | None = None
+    ngram_file: Path | None = None
+    token_type: str | None = None
+    bpemodel: Path | None = None
+    root: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """All files that are missing, in one message."""
+        names = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
+        missing = [
+            f"--{name} {getattr(self, name)}: no such file"
+            for name in names
+            if getattr(self, name) is not None and not getattr(self, name).is_file()
+        ]
+        if (self.lm_train_config is None) != (self.lm_file is None):
+            missing.append("a language model needs both --lm_train_config and --lm_file")
+        if missing:
+            raise UserError("\n".join(missing))
+
+    def find(self, path: str) -> Path:
+        """A path that a configuration names: as it is, or from the model's folder."""
+        folders = [self.asr_train_config.parent] if self.root is None else [self.root, self.asr_train_config.parent]
+        for candidate in [*(folder / path for folder in folders), Path(path)]:
+            if candidate.exists():
+                return candidate
+        raise UserError(f"{self.asr_train_config}: it names {path}, which is neither in {folders[0]} nor here")
+
+
+def find_model(model: str | os.PathLike[str]) -> ModelFiles:
+    """The files of a folder; a name that is no folder is looked up on the model hub."""
+    folder = Path(model)
+    if not folder.is_dir():
+        if folder.exists():
+            raise UserError(f"{folder}: a model is a folder (with config.yaml and weights), this is a file")
+        folder = download(os.fspath(model))
+    if (folder / "meta.yaml").exists():
+        return _published(folder)
+    config = folder / CONFIG
+    if not config.exists():
+        raise UserError(f"{folder}: this is no model folder: it has no {CONFIG}. `tympan pack` makes one")
+    lm = folder / "lm"
+    return ModelFiles(
+        asr_train_config=config,
+        asr_model_file=_first(folder, WEIGHTS),
+        lm_train_config=lm / CONFIG if lm.is_dir() else None,
+        lm_file=_first(lm, LM_WEIGHTS) if lm.is_dir() else None,
+        ngram_file=next((folder / name for name in NGRAMS if (folder / name).exists()), None),
+        root=folder,
+        settings=_read_mapping(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
+    )
+
+
+def download(name: str) -> Path:
+    """OWNER/NAME of a model hub, into its cache."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise UserError(f"{name}: no such folder (and OWNER/NAME would be a model of the hub)")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        raise UserError(f"{name}: no such folder; to load it from a model hub: pip install 'tympan[hub]'") from None
+    try:
+        return Path(snapshot_download(name))
+    except (HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(f"{name}: no such folder, and the model hub says: {error}") from None
+
+
+def _published(folder: Path) -> ModelFiles:
+    """ESPnet2's packed models: meta.yaml names the files below the folder."""
+    meta = _read_mapping(folder / "meta.yaml")
+    named = {**(meta.get("files") or {}), **(meta.get("yaml_files") or {})}
+    for name in ("asr_train_config", "asr_model_file"):
+        if not isinstance(named.get(name), str):
+            raise UserError(f"{folder / 'meta.yaml'}: names no {name}: this is no packed recogniser")
+    known = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
+    return ModelFiles(root=folder, **{name: folder / named[name] for name in known if name in named})
+
+
+def _first(folder: Path, names: Sequence[str]) -> Path:
+    for name in names:
+        if (folder / name).exists():
+            return folder / name
+    others = sorted(path.name for path in folder.glob("*.pth"))
+    found = f"found {', '.join(others)}" if others else "there are no weights"
+    raise UserError(f"{folder}: none of {', '.join(names)} is here ({found}); name the file with --asr_model_file")
+
+
+def _read_mapping(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: not readable as YAML: {error}") from None
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must be a mapping of names to values")
+    return values

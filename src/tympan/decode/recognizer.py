@@ -1,0 +1,188 @@
+"""The recogniser: audio in, text with times out. Batched, bounded in memory, the same for any batch."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tympan.data.audio import read_audio, resample
+from tympan.decode.alignment import Aligned, align_tokens
+from tympan.decode.ended import Ended
+from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
+from tympan.decode.load import LoadedModel, load_model
+from tympan.decode.model_files import find_model
+from tympan.decode.pauses import cut_at_pauses
+from tympan.decode.plan import plan_by_length
+from tympan.decode.scorer import Encoded
+from tympan.decode.searcher import Searcher
+from tympan.decode.settings import DecodeSettings
+from tympan.errors import UserError
+
+AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
+
+
+@dataclass(frozen=True)
+class BatchLimits:
+    """Bounds on memory: utterances in a batch, their padded seconds together, and the longest piece of a recording."""
+
+    batch_size: int = 16
+    max_batch_s: float = 240.0
+    max_piece_s: float = 30.0
+
+
+class Recognizer:
+    """`Recognizer.from_pretrained(folder)("a.wav").text`"""
+
+    def __init__(self, loaded: LoadedModel, settings: DecodeSettings, *, limits: BatchLimits | None = None) -> None:
+        self.loaded = loaded
+        self.settings = settings
+        self.limits = limits or BatchLimits()
+        self.searcher = Searcher(loaded.model, settings, lm=loaded.lm, ngram=loaded.ngram)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        model: str | os.PathLike[str],
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        allow_import: bool = False,
+        limits: BatchLimits | None = None,
+        **settings: Any,
+    ) -> Recognizer:
+        """A folder that `tympan pack` made, an experiment directory, or OWNER/NAME on a model hub.
+
+        `settings` are fields of DecodeSettings, over those that the folder brings.
+        """
+        files = find_model(model)
+        known = [item.name for item in dataclasses.fields(DecodeSettings)]
+        unknown = [name for name in settings if name not in known]
+        if unknown:
+            raise UserError(f"there is no decode setting '{unknown[0]}'; known: {', '.join(known)}")
+        chosen = DecodeSettings(**{**files.settings, **settings})
+        loaded = load_model(
+            files, ngram_scorer=chosen.ngram_scorer, device=torch.device(device), dtype=dtype, allow_import=allow_import
+        )
+        return cls(loaded, chosen, limits=limits)
+
+    @property
+    def rate(self) -> int:
+        """Samples a second that the model hears."""
+        return self.loaded.input.rate
+
+    @overload
+    def __call__(self, audio: AudioInput, *, rate: int | None = None) -> Hypothesis: ...
+
+    @overload
+    def __call__(self, audio: list[AudioInput], *, rate: int | None = None) -> list[Hypothesis]: ...
+
+    def __call__(
+        self, audio: AudioInput | list[AudioInput], *, rate: int | None = None
+    ) -> Hypothesis | list[Hypothesis]:
+        """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list."""
+        if isinstance(audio, list):
+            samples = [self.read(item, rate=rate) for item in audio]
+            found = dict(self.recognize(samples))
+            return [found[place][0] for place in range(len(audio))]
+        ((_, hypotheses),) = self.recognize([self.read(audio, rate=rate)])
+        return hypotheses[0]
+
+    def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
+        """Samples (time,) at the model's rate; of several channels the first."""
+        if isinstance(audio, (str, os.PathLike)):
+            samples = read_audio(audio, rate=self.rate).samples
+        else:
+            samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
+            if own_rate is None:
+                raise UserError("samples need their rate: recognizer(samples, rate=16000)")
+            samples = _as_float(np.asarray(samples))
+            if own_rate != self.rate:
+                samples = resample(samples, own_rate, self.rate)
+        return samples[:, 0] if samples.ndim == 2 else samples
+
+    def recognize(self, samples: Sequence[np.ndarray]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """(place, n-best) for each recording (time,), in an order that wastes little: the longest first.
+
+        A recording longer than `max_piece_s` is cut at pauses; it gets one hypothesis, its pieces joined.
+        """
+        cuts = [cut_at_pauses(item, self.rate, max_s=self.limits.max_piece_s) for item in samples]
+        pieces = [(place, start, end) for place, parts in enumerate(cuts) for start, end in parts]
+        seconds = [(end - start) / self.rate for _, start, end in pieces]
+        done: dict[int, dict[int, list[Hypothesis]]] = {}
+        for batch in plan_by_length(seconds, batch_size=self.limits.batch_size, max_total=self.limits.max_batch_s):
+            arrays = [samples[pieces[number][0]][slice(*pieces[number][1:])] for number in batch]
+            for number, hypotheses in zip(batch, self.decode(arrays), strict=True):
+                place, start, _ = pieces[number]
+                done.setdefault(place, {})[start] = hypotheses
+                if len(done[place]) == len(cuts[place]):
+                    yield place, self._joined(done.pop(place))
+
+    def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
+        """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those."""
+        encoded = self.encode(inputs)
+        found = [hypotheses[: self.settings.nbest] for hypotheses in self.searcher(encoded)]
+        best = [hypotheses[0].token_ids for hypotheses in found]
+        return [
+            [self._hypothesis(ended, aligned if rank == 0 else None) for rank, ended in enumerate(hypotheses)]
+            for hypotheses, aligned in zip(found, self._align(encoded, best), strict=True)
+        ]
+
+    @torch.inference_mode()
+    def encode(self, inputs: Sequence[np.ndarray]) -> Encoded:
+        """A padded batch through features and encoder. An input too short for one frame is a UserError."""
+        prepared = self.loaded.input.prepare(inputs)
+        speech, lengths = _pad(prepared, self.loaded.device, self.loaded.dtype)
+        frames = self.loaded.model.output_lengths(lengths)
+        if int(frames.min()) < 1:
+            shortest = int(lengths.min())
+            raise UserError(f"{shortest} samples or frames are too short: the encoder makes no frame of them")
+        output = self.loaded.model.encode(speech, lengths)
+        ctc = self.loaded.model.ctc
+        log_probs = None if ctc is None else ctc.log_softmax(output.out)
+        return Encoded(memory=output.out, lengths=output.lengths, log_probs=log_probs)
+
+    def _align(self, encoded: Encoded, texts: Sequence[Sequence[int]]) -> list[Aligned | None]:
+        if encoded.log_probs is None:
+            return [None] * len(texts)
+        return align_tokens(encoded.log_probs, encoded.lengths, texts, blank_id=self.loaded.model.blank_id)
+
+    def _hypothesis(self, ended: Ended, aligned: Aligned | None) -> Hypothesis:
+        tokens = self.loaded.vocabulary.ids2tokens(ended.token_ids)
+        shift = self.loaded.input.frame_shift_s
+        return Hypothesis(
+            text=self.loaded.tokenizer.tokens2text(tokens),
+            tokens=tuple(tokens),
+            token_ids=ended.token_ids,
+            score=ended.score,
+            scores=ended.scores,
+            times=aligned and tuple((round(t.start * shift, 3), round(t.end * shift, 3)) for t in aligned.tokens),
+            token_confidences=aligned and tuple(token.confidence for token in aligned.tokens),
+        )
+
+    def _joined(self, parts: dict[int, list[Hypothesis]]) -> list[Hypothesis]:
+        if len(parts) == 1:
+            return next(iter(parts.values()))
+        pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
+        return [join_pieces(pieces, separator=self.loaded.separator)]
+
+
+def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    tensors = [torch.from_numpy(np.ascontiguousarray(item)).to(dtype) for item in inputs]
+    lengths = torch.tensor([len(item) for item in tensors])
+    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)
+
+
+def _as_float(samples: np.ndarray) -> np.ndarray:
+    """Whole numbers are taken for PCM of their width."""
+    if samples.dtype.kind == "i":
+        return (samples / float(2 ** (8 * samples.dtype.itemsize - 1))).astype(np.float32)
+    if samples.dtype.kind != "f":
+        raise UserError(f"samples are real or whole numbers, found an array of {samples.dtype}")
+    return samples.astype(np.float32)
