@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tympan.data.dataset import UtteranceDataset
-from tympan.data.readers import value_length
+from tympan.data.dataset import Preprocess, UtteranceDataset
+from tympan.data.readers import Context, value_length
 from tympan.data.shapes import Shapes
-from tympan.data.table import Ints
+from tympan.data.table import Ints, Table
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.executor import map_jobs
 
-_CHUNK = 500
+_LINES = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -25,18 +27,35 @@ def measure_shapes(dataset: UtteranceDataset, names: Sequence[str], *, nj: int =
     return [_measure(dataset, name, nj=nj) for name in names]
 
 
-def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
-    from tympan.runtime.executor import map_jobs
+@dataclass(frozen=True)
+class _Chunk:
+    """Some lines of a data file: what a worker process needs to measure them."""
 
-    table = dataset.index.tables[name]
-    is_kept = dataset.types[name] not in ("text", "text_int", "csv_int", "text_float", "csv_float")
-    kept = _read_kept(table.cache_path("lengths.npy"), table.stamp) if is_kept else None
+    path: Path
+    name: str
+    data_type: str
+    context: Context
+    preprocess: Preprocess | None
+    start: int
+    end: int
+
+
+def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
+    table, data_type = dataset.index.tables[name], dataset.types[name]
+    is_kept = data_type not in ("text", "text_int", "csv_int", "text_float", "csv_float")
+    kept = _read_kept(table.cache_path("lengths"), table.stamp) if is_kept else None
     if kept is None:
-        chunks = [(dataset, name, start, min(start + _CHUNK, len(table))) for start in range(0, len(table), _CHUNK)]
-        parts = list(map_jobs(_measure_chunk, chunks, nj=nj, description=f"lengths of {name}"))
-        kept = np.concatenate(parts)
+        preprocess = dataset.preprocess if data_type == "text" else None
+        chunks = [
+            _Chunk(
+                table.path, name, data_type, dataset.context(name), preprocess, start, min(start + _LINES, len(table))
+            )
+            for start in range(0, len(table), _LINES)
+        ]
+        found = map_jobs(_measure_chunk, chunks, nj=nj, description=f"lengths of {name}", weight=_lines, unit="utt")
+        kept = np.concatenate(list(found))
         if is_kept:
-            _keep(table.cache_path("lengths.npy"), table.stamp, kept)
+            _keep(table.cache_path("lengths"), table.stamp, kept)
     lengths, dims = kept[dataset.index.lines(name)].T
     if (dims != dims[0]).any():
         row = int(np.argmax(dims != dims[0]))
@@ -44,22 +63,28 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
     return Shapes(name, np.ascontiguousarray(lengths), int(dims[0]))
 
 
-def _measure_chunk(job: tuple[UtteranceDataset, str, int, int]) -> Ints:
-    """(lines, 2): length and elements a step of some lines of a data file."""
-    dataset, name, start, end = job
-    table, data_type, context = dataset.index.tables[name], dataset.types[name], dataset.context(name)
+def _lines(chunk: _Chunk) -> int:
+    return chunk.end - chunk.start
+
+
+def _measure_chunk(chunk: _Chunk) -> Ints:
+    """(lines, 2): length and elements a step of each line."""
+    table = Table(chunk.path)
     measured = []
-    for line in range(start, end):
-        value = table.value(line)
+    for line in range(chunk.start, chunk.end):
         try:
-            if data_type == "text":
-                arrays = dataset.preprocess(table.id(line), {name: value}, 1) if dataset.preprocess else {name: value}
-                measured.append((len(arrays[name]), 1))
-            else:
-                measured.append(value_length(data_type, value, context))
+            measured.append(_measure_value(chunk, table.id(line), table.value(line)))
         except UserError as error:
             raise UserError(f"{table.path}:{line + 1}: utterance '{table.id(line)}': {error}") from None
     return np.array(measured, dtype=np.int64).reshape(-1, 2)
+
+
+def _measure_value(chunk: _Chunk, utterance_id: str, value: str) -> tuple[int, int]:
+    if chunk.data_type != "text":
+        return value_length(chunk.data_type, value, chunk.context)
+    if chunk.preprocess is None:
+        raise UserError("a text needs a token_type and a token_list to become numbers")
+    return len(chunk.preprocess(utterance_id, {chunk.name: value}, 1)[chunk.name]), 1
 
 
 def _keep(path: Path, stamp: dict[str, int], lengths: Ints) -> None:
