@@ -29,7 +29,8 @@ class CommandLine:
 
 def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistakes: Mistakes) -> CommandLine:
     """Sort `argv` into values, config files and switches; mistakes are noted, not raised."""
-    words = list(argv)
+    shorts = {item.extra.short: item.flag for item in options.values() if item.extra.short}
+    words = [shorts.get(word, word) for word in argv]
     line = CommandLine()
     texts: dict[str, list[list[str]]] = {}
     loose: list[str] = []
@@ -85,11 +86,28 @@ def _take_values(words: list[str], option: Option | None) -> list[str]:
         members = [typing.get_origin(member) or member for member in members_of(option.type)]
         if bool in members and len(members) == 1:
             return [words.pop(0)] if words and words[0].lower() in _BOOLEANS else ["true"]
-        most = 10**6 if any(member in (list, tuple) for member in members) else 1
+        most = 10**6 if any(member in (list, tuple, dict) for member in members) else 1
+    # Numbers end where a word is none, so that a positional argument may follow `--prune 0 0 1`.
+    is_numeric = option is not None and _is_number_list(option)
     taken: list[str] = []
     while words and len(taken) < most and not words[0].startswith("--"):
+        if is_numeric and not (_is_number(words[0]) or words[0].startswith("[") or words[0] in ("null", "None")):
+            break
         taken.append(words.pop(0))
     return taken
+
+
+def _is_number_list(option: Option) -> bool:
+    items = [typing.get_args(member) for member in members_of(option.type) if typing.get_origin(member) is list]
+    return bool(items) and all(item in ((int,), (float,)) for item in items)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine, mistakes: Mistakes) -> None:

@@ -25,8 +25,8 @@ def help_text(options: Mapping[str, Option], *, prog: str, description: str | No
     for item in options.values():
         group = groups.get(item.extra.group) or parser.add_argument_group(item.extra.group)
         groups[item.extra.group] = group
-        name = item.name if item.extra.positional else item.flag
-        group.add_argument(name, metavar=_metavar(item), help=_help(item))
+        names = [item.name] if item.extra.positional else [item.flag, *filter(None, [item.extra.short])]
+        group.add_argument(*names, metavar=_metavar(item), help=_help(item))
     return parser.format_help()
 
 

@@ -26,6 +26,7 @@ class Extra:
     not_yet: str | None = None
     not_yet_values: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    short: str | None = None
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,14 @@ def option(
     group: str = "options",
     not_yet_values: Mapping[str, str] | None = None,
     aliases: Mapping[str, str] | None = None,
+    short: str | None = None,
 ) -> Any:
     """An option `--name`; without a default it must be given.
 
     `not_yet_values` are values that ESPnet2 takes and Tympan does not, with what to use instead.
+    `short` is another flag for it, such as `-o`, where users of the original tool type one.
     """
-    extra = Extra(help, group=group, not_yet_values=not_yet_values or {}, aliases=aliases or {})
+    extra = Extra(help, group=group, not_yet_values=not_yet_values or {}, aliases=aliases or {}, short=short)
     return _field(default, extra)
 
 

@@ -24,12 +24,13 @@ def write_arpa(model: NgramModel, path: str | os.PathLike[str]) -> None:
         if str(path).endswith(".gz"):
             # No time in the header: the same model gives the same file.
             with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=6, filename="", mtime=0) as compressed:
-                _write(model, compressed)
+                write_arpa_lines(model, compressed)
         else:
-            _write(model, stream)
+            write_arpa_lines(model, stream)
 
 
-def _write(model: NgramModel, stream: IO[bytes] | gzip.GzipFile) -> None:
+def write_arpa_lines(model: NgramModel, stream: IO[bytes] | gzip.GzipFile) -> None:
+    """Write ARPA text to an open stream."""
     counts = "".join(f"ngram {n}={count}\n" for n, count in enumerate(model.counts, start=1))
     stream.write(f"\\data\\\n{counts}\n".encode())
     table = _WordTable(model.words)

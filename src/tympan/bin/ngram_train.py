@@ -1,0 +1,109 @@
+"""Estimate an n-gram language model as KenLM's lmplz does, without it: ARPA text and a memory-mapped binary."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tympan.config import argument, option, parse_args
+from tympan.errors import UserError
+
+if TYPE_CHECKING:
+    from tympan.text.ngram.corpus import Corpus
+    from tympan.text.ngram.kneser_ney import Estimate
+
+_UNITS = {"": 1 << 10, "b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    text: str = argument("-", help="one sentence a line, tokens separated by spaces; gzip is recognised; - is stdin")
+    order: int = option(help="length of the longest n-grams", short="-o")
+    arpa: Path | None = option(None, help="write ARPA text there (.gz: compressed); without --binary: stdout")
+    binary: Path | None = option(None, help="write a binary file there, which loads at once")
+    discount_fallback: list[float] | None = option(
+        None, help="discounts for an order whose counts give none (three numbers; alone: 0.5 1 1.5); null: an error"
+    )
+    prune: list[int] = option(
+        [], help="drop n-grams that occur this often or less: a number an order, the last for the rest, such as 0 0 1"
+    )
+    skip_symbols: bool = option(False, help="treat <s>, </s> and <unk> in the text as spaces, not as an error")
+    memory: str = option("1G", help="memory for sorting, such as 500M; more data goes through files", short="-S")
+    temp_dir: Path | None = option(None, help="folder for those files (default: the system's)", short="-T")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan ngram_train", description=__doc__)
+    _check(options)
+
+    from tympan.runtime.log import setup_logging
+    from tympan.text.ngram.arpa_writer import write_arpa, write_arpa_lines
+    from tympan.text.ngram.binary import write_binary
+    from tympan.text.ngram.corpus import read_corpus
+    from tympan.text.ngram.kneser_ney import FALLBACK_DISCOUNTS, estimate
+    from tympan.text.ngram.scratch import Scratch
+
+    setup_logging()
+    scratch = Scratch(memory_bytes=_bytes(options.memory), folder=options.temp_dir)
+    corpus = read_corpus(options.text, scratch=scratch, skip_symbols=options.skip_symbols)
+    _tell_corpus(options.text, corpus)
+    fallback = None if options.discount_fallback is None else options.discount_fallback or FALLBACK_DISCOUNTS
+    found = estimate(corpus, order=options.order, scratch=scratch, prune=options.prune, fallback=fallback)
+    _tell_estimate(found)
+    if options.arpa is not None:
+        write_arpa(found.model, options.arpa)
+    if options.binary is not None:
+        write_binary(found.model, options.binary)
+    elif options.arpa is None:
+        write_arpa_lines(found.model, sys.stdout.buffer)
+    return 0
+
+
+def _check(options: Options) -> None:
+    if options.order < 1:
+        raise UserError(f"--order: must be at least 1, found {options.order}")
+    fallback = options.discount_fallback
+    if fallback and (len(fallback) != 3 or not all(0 <= d <= n for n, d in enumerate(fallback, start=1))):
+        raise UserError(
+            "--discount_fallback: three numbers, at most 1, 2 and 3, are expected (or none, for 0.5 1 1.5), "
+            f"found {' '.join(map(str, fallback))}"
+        )
+    if options.temp_dir is not None and not options.temp_dir.is_dir():
+        raise UserError(f"--temp_dir: {options.temp_dir} is not a folder")
+
+
+def _bytes(text: str) -> int:
+    """GNU sort's notation, as lmplz -S takes it: K is the unit if there is none."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([bKMGT]?)", text.strip())
+    if not found:
+        raise UserError(f"--memory: a number and a unit (b, K, M, G, T) are expected, such as 500M, found '{text}'")
+    return int(float(found[1]) * _UNITS[found[2]])
+
+
+def _tell_corpus(path: str, corpus: Corpus) -> None:
+    logging.info(
+        f"{path}: {corpus.sentences:,} sentences, {len(corpus.tokens) - corpus.sentences:,} tokens, "
+        f"{len(corpus.words) - 3:,} different"
+    )
+    if corpus.empty_sentences:
+        logging.warning(
+            f"{path}: {corpus.empty_sentences:,} lines are empty; they count as empty sentences, as in lmplz"
+        )
+
+
+def _tell_estimate(found: Estimate) -> None:
+    for n, (count, discounts) in enumerate(zip(found.model.counts, found.discounts, strict=True), start=1):
+        note = " (the fallback)" if n in found.fallback_orders else ""
+        shown = " ".join(f"{value:.4f}" for value in discounts)
+        logging.info(f"{n}-grams: {count:,}, discounts {shown}{note}")
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))
