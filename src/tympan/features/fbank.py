@@ -36,6 +36,8 @@ class FrameOptions:
     energy_floor: float = 0.0
     raw_energy: bool = True
     htk_compat: bool = False
+    allow_downsample: bool = False
+    allow_upsample: bool = False
 
     def __post_init__(self) -> None:
         windows = ("hamming", "hanning", "povey", "rectangular", "sine", "blackman")
@@ -45,8 +47,9 @@ class FrameOptions:
 
 @dataclass(frozen=True)
 class FbankOptions(FrameOptions):
-    """Options of compute-fbank-feats."""
+    """Options of compute-fbank-feats. Kaldi's own default is 23 bins; the recipes' conf files say 80."""
 
+    num_mel_bins: int = 80
     use_energy: bool = False
     use_log_fbank: bool = True
     use_power: bool = True

@@ -1,0 +1,92 @@
+"""Make filterbank, pitch or MFCC features of a data directory, as Kaldi does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import argument, option, parse_args
+from tympan.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    data_dir: Path = argument(help="Kaldi-style data directory with wav.scp (and segments)")
+    out_dir: Path = argument(help="where feats.scp, utt2num_frames and archive/ go")
+    feats_type: Literal["fbank_pitch", "fbank", "mfcc"] = option("fbank_pitch", help="which features")
+    fbank_config: Path | None = option(None, help="Kaldi's conf/fbank.conf (default: 80 bins at 16 kHz)")
+    mfcc_config: Path | None = option(None, help="Kaldi's conf/mfcc.conf")
+    pitch_config: Path | None = option(None, help="Kaldi's conf/pitch.conf (default: frames as for the filterbank)")
+    pitch_postprocess_config: Path | None = option(None, help="options of process-kaldi-pitch-feats")
+    dither: float | None = option(None, help="overrides --dither of the conf file (Kaldi's default is 1.0; 0: none)")
+    seed: int = option(0, help="of dither and pitch noise; with the utterance's id it decides every random number")
+    nj: int = option(1, help="worker processes")
+    channel: int | None = option(None, help="channel of recordings that have several, counted from 0")
+    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
+    compression_method: int | None = option(None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)")
+    utterances_per_archive: int = option(500, help="at most so many utterances in one archive")
+    skip_broken: bool = option(False, help="leave out recordings that can't be read and count it as success")
+    overwrite: bool = option(False, help="remove features of an earlier run first")
+    executor: Literal["local", "dask"] = option("local", help="where the work is done")
+    dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan make_features", description=__doc__)
+
+    from tympan.data.kaldi_dir import DataDir, write_table
+    from tympan.features.archive import make_archives, remove_archives
+    from tympan.features.extractor import FeatureOptions
+
+    features = FeatureOptions.from_conf(
+        options.feats_type,
+        fbank_config=options.fbank_config,
+        mfcc_config=options.mfcc_config,
+        pitch_config=options.pitch_config,
+        pitch_postprocess_config=options.pitch_postprocess_config,
+        dither=options.dither,
+        seed=options.seed,
+    )
+    if options.compression_method is not None and options.compression_method not in range(1, 8):
+        raise UserError(f"--compression_method is {options.compression_method}, allowed: 1 to 7")
+    data = DataDir.read(options.data_dir)
+    if options.overwrite:
+        remove_archives(options.out_dir)
+    summary = make_archives(
+        data,
+        options.out_dir,
+        features,
+        nj=options.nj,
+        channel=options.channel,
+        allow_pipes=options.allow_pipes,
+        compression_method=options.compression_method,
+        utterances_per_archive=options.utterances_per_archive,
+        executor=options.executor,
+        dask_address=options.dask_address,
+    )
+    print(
+        f"{options.out_dir}/feats.scp: {summary.made + summary.kept} utterances ({summary.kept} were there), "
+        f"{summary.frames} frames of {features.dim} dimensions"
+    )
+    skipped = {**summary.too_short, **summary.unreadable}
+    (options.out_dir / "skipped").unlink(missing_ok=True)
+    if skipped:
+        write_table(options.out_dir / "skipped", dict(sorted(skipped.items())))
+        print(f"{len(skipped)} utterances have no features, listed in {options.out_dir / 'skipped'}: ", end="")
+        print(f"{len(summary.too_short)} shorter than a frame, {len(summary.unreadable)} unreadable")
+    if not summary.made + summary.kept:
+        raise UserError(f"{options.data_dir}: not one utterance has features. The first: {next(iter(skipped.items()))}")
+    if summary.unreadable and not options.skip_broken:
+        raise UserError(
+            f"{len(summary.unreadable)} recordings can't be read, such as {next(iter(summary.unreadable.values()))}\n"
+            f"`tympan fix_data {options.data_dir}` drops them; --skip_broken true goes on without them."
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

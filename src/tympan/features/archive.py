@@ -1,0 +1,220 @@
+"""Features of a data directory, written to archives: in parallel, restartable, whole or not there."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from tympan.data.ark import write_ark
+from tympan.data.audio import Audio, AudioError, is_pipe, read_audio
+from tympan.data.kaldi_dir import DataDir, Segment, read_table, write_table
+from tympan.errors import UserError
+from tympan.features.extractor import FeatureOptions, compute_features, describe_difference, load_options, save_options
+from tympan.runtime.executor import map_jobs
+
+logger = logging.getLogger(__name__)
+
+Part = tuple[str, str, Segment]
+"""(utterance, audio source, part of it)"""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run did, and what it could not do: utterance -> reason."""
+
+    made: int
+    kept: int
+    frames: int
+    too_short: dict[str, str]
+    unreadable: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Shard:
+    ark: Path
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class _ShardResult:
+    places: dict[str, tuple[str, int]]
+    too_short: dict[str, str]
+    unreadable: dict[str, str]
+
+
+def make_archives(
+    data: DataDir,
+    out_dir: Path,
+    options: FeatureOptions,
+    *,
+    nj: int = 1,
+    channel: int | None = None,
+    allow_pipes: bool = False,
+    compression_method: int | None = None,
+    utterances_per_archive: int = 500,
+    executor: Literal["local", "dask"] = "local",
+    dask_address: str | None = None,
+) -> Summary:
+    """Write feats.scp, utt2num_frames and features.yaml to `out_dir`, archives to `out_dir/archive`.
+
+    Archives of an earlier run are kept, and only utterances that are in none of them are computed.
+    """
+    if not data.wav:
+        raise UserError(f"{data.path}: no wav.scp, so there is no audio to make features from")
+    if not allow_pipes and any(map(is_pipe, data.wav.values())):
+        first = next(key for key, source in data.wav.items() if is_pipe(source))
+        raise UserError(
+            f"{data.path / 'wav.scp'}: '{first}' would run a program to get the audio. "
+            "Pass --allow_pipes true if you trust this data directory."
+        )
+    _check_same_options(out_dir, options)
+    folder = Path(os.path.abspath(out_dir)) / "archive"
+    done = {key: place for key, place in finished(folder).items() if key in set(data.utterances)}
+    missing = [part for part in data.parts() if part[0] not in done]
+    save_options(out_dir / "features.yaml", options)
+    job = partial(
+        _write_shard, options, channel=channel, allow_pipes=allow_pipes, compression_method=compression_method
+    )
+    places, too_short, unreadable = dict(done), {}, {}
+    shards = list(_plan(missing, folder, size=max(1, min(utterances_per_archive, -(-len(missing) // nj)))))
+    for result in map_jobs(
+        job,
+        shards,
+        nj=nj,
+        description=f"{options.feats_type} of {data.path}",
+        executor=executor,
+        dask_address=dask_address,
+        weight=lambda shard: len(shard.parts),
+        unit="utt",
+    ):
+        places.update(result.places)
+        too_short.update(result.too_short)
+        unreadable.update(result.unreadable)
+    frames = {key: places[key][1] for key in sorted(places)}
+    summary = Summary(len(places) - len(done), len(done), sum(frames.values()), too_short, unreadable)
+    if places:
+        write_table(out_dir / "feats.scp", {key: places[key][0] for key in frames})
+        write_table(out_dir / "utt2num_frames", frames)
+        _copy_labels(data, out_dir, frames)
+    return summary
+
+
+def finished(folder: Path) -> dict[str, tuple[str, int]]:
+    """utterance -> (place, frames), from the indexes of archives that were finished."""
+    found: dict[str, tuple[str, int]] = {}
+    for index in sorted(folder.glob("feats.*.index")) if folder.is_dir() else ():
+        ark = index.with_suffix(".ark")
+        if not ark.exists():
+            logger.warning("%s is gone; its utterances are made again", ark)
+            index.unlink()
+            continue
+        for key, value in read_table(index).items():
+            offset, frames = value.split()
+            found[key] = (f"{ark}:{offset}", int(frames))
+    return found
+
+
+def remove_archives(out_dir: Path) -> None:
+    """Forget what an earlier run made there."""
+    for path in [*(out_dir / "archive").glob("feats.*"), *(out_dir / "archive").glob(".feats.*.part")]:
+        path.unlink()
+    for name in ("feats.scp", "utt2num_frames", "features.yaml"):
+        (out_dir / name).unlink(missing_ok=True)
+
+
+def _check_same_options(out_dir: Path, options: FeatureOptions) -> None:
+    earlier = out_dir / "features.yaml"
+    if not earlier.exists():
+        return
+    difference = describe_difference(load_options(earlier), _as_stored(options))
+    if difference:
+        raise UserError(
+            f"{out_dir} holds features that were made with other options (there / now: {difference}). "
+            "Choose another directory, or pass --overwrite true."
+        )
+
+
+def _as_stored(options: FeatureOptions) -> FeatureOptions:
+    """Only what these features depend on: the rest is not stored."""
+    default = FeatureOptions()
+    if options.feats_type == "mfcc":
+        return replace(options, fbank=default.fbank, pitch=default.pitch, pitch_post=default.pitch_post)
+    if options.feats_type == "fbank":
+        return replace(options, mfcc=default.mfcc, pitch=default.pitch, pitch_post=default.pitch_post)
+    return replace(options, mfcc=default.mfcc)
+
+
+def _plan(parts: Sequence[Part], folder: Path, *, size: int) -> Iterator[_Shard]:
+    """Cut the work into archives with names that no earlier archive has."""
+    taken = [int(path.name.split(".")[1]) for path in folder.glob("feats.*.ark")] if folder.is_dir() else []
+    number = max(taken, default=0)
+    for start in range(0, len(parts), size):
+        number += 1
+        yield _Shard(folder / f"feats.{number:05d}.ark", tuple(parts[start : start + size]))
+
+
+def _write_shard(
+    options: FeatureOptions,
+    shard: _Shard,
+    *,
+    channel: int | None,
+    allow_pipes: bool,
+    compression_method: int | None,
+) -> _ShardResult:
+    """One archive, then its index: an archive counts only once its index is there."""
+    too_short: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    with write_ark(shard.ark, compression_method=compression_method) as ark:
+        for utterance, audio in _recordings(shard.parts, channel, allow_pipes, unreadable):
+            features = compute_features(audio, options, utterance=utterance)
+            if len(features):
+                ark.write(utterance, features)
+            else:
+                too_short[utterance] = f"{audio.duration_s:.4f} s is shorter than one frame"
+    index = shard.ark.with_suffix(".index")
+    write_table(index, {key: f"{offset} {ark.frames[key]}" for key, offset in ark.offsets.items()})
+    places = {key: (f"{shard.ark}:{offset}", ark.frames[key]) for key, offset in ark.offsets.items()}
+    return _ShardResult(places, too_short, unreadable)
+
+
+def _recordings(
+    parts: Sequence[Part], channel: int | None, allow_pipes: bool, unreadable: dict[str, str]
+) -> Iterator[tuple[str, Audio]]:
+    """The audio of each part; a program's output is asked for once for all parts of its recording that follow."""
+    piped: tuple[str, Audio] | None = None
+    for utterance, source, segment in parts:
+        try:
+            if is_pipe(source):
+                if piped is None or piped[0] != source:
+                    piped = (source, read_audio(source, channel=channel, allow_pipes=allow_pipes))
+                audio = _cut(piped[1], segment)
+            else:
+                audio = read_audio(source, channel=channel, start_s=segment.start_s, end_s=segment.end_s)
+        except AudioError as error:
+            unreadable[utterance] = str(error)
+            continue
+        yield utterance, audio
+
+
+def _cut(audio: Audio, segment: Segment) -> Audio:
+    first = round(segment.start_s * audio.rate)
+    last = None if segment.end_s is None else round(segment.end_s * audio.rate)
+    return Audio(audio.samples[first:last], audio.rate)
+
+
+def _copy_labels(data: DataDir, out_dir: Path, keys: dict[str, int]) -> None:
+    """text, utt2spk and the like beside the features, for the utterances that have features."""
+    if out_dir.resolve() == data.path.resolve():
+        return
+    kept = data.keep(keys)
+    labels = {
+        name: table
+        for name, table in kept.tables.items()
+        if name not in ("wav.scp", "segments", "feats.scp", "utt2num_frames", "cmvn.scp", "vad.scp", "reco2dur")
+    }
+    DataDir(data.path, labels).write(out_dir)
