@@ -17,6 +17,7 @@ from tympan.decode.model_files import ModelFiles
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
+from tympan.models.lm.build import build_lm
 from tympan.models.weights import load_weights
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
@@ -118,8 +119,6 @@ def _load_lm(
             f"{config_path}: the language model's tokens ({len(config.token_list or [])}) are not those of the "
             f"recogniser ({len(vocabulary)}): train it with the same --token_list"
         )
-    from tympan.models.build import build_lm
-
     lm: nn.Module = build_lm(config)
     _fill(lm, load_weights(weights_path), weights_path, config_path)
     return lm

@@ -6,6 +6,7 @@ import dataclasses
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -30,7 +31,9 @@ AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """Bounds on memory: utterances in a batch, their padded seconds together, and the longest piece of a recording."""
+    """Bounds on memory: utterances in a batch, their padded seconds together, and the longest piece of a recording
+    (0: recordings are never cut).
+    """
 
     batch_size: int = 16
     max_batch_s: float = 240.0
@@ -97,24 +100,42 @@ class Recognizer:
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
         """Samples (time,) at the model's rate; of several channels the first."""
         if isinstance(audio, (str, os.PathLike)):
-            samples = read_audio(audio, rate=self.rate).samples
-        else:
-            samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
-            if own_rate is None:
-                raise UserError("samples need their rate: recognizer(samples, rate=16000)")
-            samples = _as_float(np.asarray(samples))
-            if own_rate != self.rate:
-                samples = resample(samples, own_rate, self.rate)
+            return self.read_source(audio)
+        samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
+        if own_rate is None:
+            raise UserError("samples need their rate: recognizer(samples, rate=16000)")
+        samples = _as_float(np.asarray(samples))
+        if own_rate != self.rate:
+            samples = resample(samples, own_rate, self.rate)
         return samples[:, 0] if samples.ndim == 2 else samples
 
+    def read_source(
+        self, source: str | os.PathLike[str], *, base: Path | None = None, allow_pipes: bool = False
+    ) -> np.ndarray:
+        """A file, or what a line of wav.scp names, likewise."""
+        samples = read_audio(source, rate=self.rate, base=base, allow_pipes=allow_pipes).samples
+        return samples[:, 0] if samples.ndim == 2 else samples
+
+    def check_length(self, speech: np.ndarray) -> None:
+        """UserError for speech that makes no encoder frame."""
+        length = len(speech)
+        if self.loaded.input.wants_features and speech.ndim == 1:
+            length = int(self.duration_s(speech) * 100)
+        if length == 0 or int(self.loaded.model.output_lengths(torch.tensor([length]))) < 1:
+            raise UserError(f"too short: {self.duration_s(speech):.3f} s make no encoder frame")
+
+    def duration_s(self, speech: np.ndarray) -> float:
+        """Of samples (time,), or of features (frames, size)."""
+        return len(speech) * (1 / self.rate if speech.ndim == 1 else self.loaded.input.feature_shift_s)
+
     def recognize(self, samples: Sequence[np.ndarray]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """(place, n-best) for each recording (time,), in an order that wastes little: the longest first.
+        """(place, n-best) for each recording (time,) or features (frames, size), the longest first: that wastes little.
 
         A recording longer than `max_piece_s` is cut at pauses; it gets one hypothesis, its pieces joined.
         """
-        cuts = [cut_at_pauses(item, self.rate, max_s=self.limits.max_piece_s) for item in samples]
+        cuts = [self._cut(item) for item in samples]
         pieces = [(place, start, end) for place, parts in enumerate(cuts) for start, end in parts]
-        seconds = [(end - start) / self.rate for _, start, end in pieces]
+        seconds = [self.duration_s(samples[place][start:end]) for place, start, end in pieces]
         done: dict[int, dict[int, list[Hypothesis]]] = {}
         for batch in plan_by_length(seconds, batch_size=self.limits.batch_size, max_total=self.limits.max_batch_s):
             arrays = [samples[pieces[number][0]][slice(*pieces[number][1:])] for number in batch]
@@ -147,6 +168,11 @@ class Recognizer:
         ctc = self.loaded.model.ctc
         log_probs = None if ctc is None else ctc.log_softmax(output.out)
         return Encoded(memory=output.out, lengths=output.lengths, log_probs=log_probs)
+
+    def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
+        if speech.ndim == 2 or self.limits.max_piece_s <= 0:
+            return [(0, len(speech))]
+        return cut_at_pauses(speech, self.rate, max_s=self.limits.max_piece_s)
 
     def _align(self, encoded: Encoded, texts: Sequence[Sequence[int]]) -> list[Aligned | None]:
         if encoded.log_probs is None:

@@ -31,6 +31,8 @@ class SpeechInput:
     frame_shift_s: float
     recipe: FeatureRecipe | None = None
     wants_features: bool = False
+    feature_shift_s: float = 0.01
+    """Between two frames of stored features."""
 
     def prepare(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Samples (time,) become what the model takes; features (frames, size) are taken as they are."""

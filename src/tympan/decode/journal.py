@@ -1,0 +1,99 @@
+"""The results of a decode as they come, one JSON line each: what a killed run has done is not done again."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from tympan.decode.hypothesis import Hypothesis
+from tympan.errors import UserError
+
+
+@dataclass(frozen=True)
+class Result:
+    """The n-best list of an utterance, or why there is none."""
+
+    id: str
+    hypotheses: tuple[Hypothesis, ...] = ()
+    error: str | None = None
+    duration_s: float = 0.0
+
+
+class Journal:
+    """`with Journal(path, conditions) as journal`: `journal.done` are the results of an earlier run of the same kind.
+
+    Failures are not kept: they are tried again.
+    """
+
+    def __init__(self, path: Path, conditions: Mapping[str, Any], *, resume: bool = True) -> None:
+        self.path = path
+        self.conditions = json.loads(json.dumps(conditions))
+        self.done: dict[str, Result] = {}
+        if not resume:
+            path.unlink(missing_ok=True)
+        if path.exists():
+            self._read()
+        self._stream: IO[str] | None = None
+
+    def __enter__(self) -> Journal:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        is_new = not self.path.exists()
+        self._stream = self.path.open("a", encoding="utf-8")
+        if is_new:
+            self._write({"conditions": self.conditions})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    def add(self, results: Iterable[Result]) -> None:
+        for result in results:
+            if result.error is None:
+                self.done[result.id] = result
+                hypotheses = [hypothesis.as_dict() for hypothesis in result.hypotheses]
+                self._write({"id": result.id, "duration_s": result.duration_s, "nbest": hypotheses})
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        assert self._stream is not None
+        self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+        self._stream.flush()
+
+    def _read(self) -> None:
+        """A line that was cut short by a kill is taken out of the file; what stands before it counts."""
+        whole = 0
+        with self.path.open("rb") as stream:
+            for number, line in enumerate(stream):
+                try:
+                    record = json.loads(line) if line.endswith(b"\n") else None
+                except ValueError:
+                    record = None
+                if record is None:
+                    break
+                whole += len(line)
+                if number == 0:
+                    self._compare(record.get("conditions"))
+                else:
+                    hypotheses = tuple(map(Hypothesis.from_dict, record["nbest"]))
+                    self.done[record["id"]] = Result(record["id"], hypotheses, duration_s=record["duration_s"])
+        if whole == 0:
+            self.path.unlink()
+        elif whole < self.path.stat().st_size:
+            os.truncate(self.path, whole)
+
+    def _compare(self, before: Any) -> None:
+        if before == self.conditions:
+            return
+        changed = [
+            f"{name} was {before.get(name)!r}, now {self.conditions.get(name)!r}"
+            for name in {**before, **self.conditions}
+            if before.get(name) != self.conditions.get(name)
+        ]
+        raise UserError(
+            f"{self.path.parent.parent} holds results of another decode: {'; '.join(changed)}. "
+            "Choose another --output_dir, or begin again with --resume false"
+        )
