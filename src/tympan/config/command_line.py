@@ -16,6 +16,7 @@ from tympan.errors import UserError
 
 SWITCHES = ("help", "print_config")
 _BOOLEANS = {"true", "false", "yes", "no", "on", "off", "1", "0"}
+_NULL = ("none", "null")
 
 
 @dataclass
@@ -23,6 +24,8 @@ class CommandLine:
     """What was typed."""
 
     values: dict[str, Any] = field(default_factory=dict)
+    resets: dict[str, None] = field(default_factory=dict)
+    """`*_conf null`: the files' keys do not count."""
     configs: list[str] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
 
@@ -118,7 +121,10 @@ def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine
         return
     try:
         if option.is_conf:
-            line.values[option.name] = _read_conf(option, [text for given in occurrences for text in given])
+            texts = [text for given in occurrences for text in given]
+            if any(text.lower() in _NULL for text in texts):
+                line.resets[option.name] = None
+            line.values[option.name] = _read_conf(option, texts)
         elif is_list:
             line.values[option.name] = _read_list(option, [text for given in occurrences for text in given])
         elif tuple in origins:
@@ -153,11 +159,11 @@ def _is_nested(value: list[Any]) -> bool:
     return any(isinstance(item, list) for item in value) or not value
 
 
-def _read_conf(option: Option, texts: list[str]) -> dict[str, Any] | None:
-    result: dict[str, Any] | None = {}
+def _read_conf(option: Option, texts: list[str]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
     for text in texts:
-        if text.lower() in ("none", "null"):
-            result = None
+        if text.lower() in _NULL:
+            result = {}
             continue
         key, is_pair, value = text.partition("=")
         if not is_pair or text.lstrip().startswith("{"):
@@ -168,13 +174,13 @@ def _read_conf(option: Option, texts: list[str]) -> dict[str, Any] | None:
             mapping = parse_value(value)
             for part in reversed(key.strip().split(".")):
                 mapping = {part: mapping}
-        result = merged(result or {}, mapping)
+        result = merged(result, mapping)
     return result
 
 
 def parse_value(text: str) -> Any:
     """A value inside a `*_conf`: YAML, and text where that is no YAML."""
-    if text.lower() in ("none", "null"):
+    if text.lower() in _NULL:
         return None
     try:
         return parse_yaml(text, "value").value

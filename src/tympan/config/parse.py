@@ -41,7 +41,7 @@ def parse_args(
             layers.append(read_layer(Path(path), rules))
         except UserError as error:
             mistakes.add("", str(error))
-    layers.append(Layer(line.values, lambda path: options[path[0]].flag))
+    layers += [Layer(values, lambda path: options[path[0]].flag) for values in (line.resets, line.values)]
     is_print = "print_config" in line.switches
     config = resolve(schema, layers, rules=rules, mistakes=mistakes, is_complete=not is_print)
     if is_print:

@@ -65,8 +65,7 @@ class Registry:
         changed = self._defaults.get(self.canonical(name), {})
         return {
             key: Parameter(parameter.type, changed.get(key, parameter.default))
-            for key, parameter in read_signature(self.target(name)).items()
-            if key not in self._supplied
+            for key, parameter in read_signature(self.target(name), self._supplied).items()
         }
 
     def build(self, name: str, conf: Mapping[str, Any] | None = None, /, *args: Any, **sizes: Any) -> Any:

@@ -84,7 +84,7 @@ class _Resolver:
                 self.values[option.name] = self._conf(option)
             if self.is_complete and self.values[option.name] is REQUIRED:
                 self.mistakes.add("", f"{option.flag} must be given ({option.extra.help})")
-        if self.rules.check is not None and not self.mistakes.found:
+        if self.is_complete and self.rules.check is not None and not self.mistakes.found:
             self.rules.check(self.values, self._where, self.mistakes)
         self.mistakes.check()
         return {name: self.values[name] for name in self.options}

@@ -61,12 +61,12 @@ class _Unreadable(Exception):
 
 
 @functools.cache
-def read_signature(target: str) -> dict[str, Parameter]:
-    """The parameters of `"module:Class"`."""
+def read_signature(target: str, supplied: frozenset[str] = frozenset()) -> dict[str, Parameter]:
+    """The parameters of `"module:Class"` but those that the builder supplies."""
     try:
-        return signature_from_source(target)
+        return signature_from_source(target, supplied)
     except _Unreadable:
-        return signature_from_class(import_class(target))
+        return signature_from_class(import_class(target), supplied)
 
 
 def import_class(target: str) -> type[Any]:
@@ -84,7 +84,7 @@ def import_class(target: str) -> type[Any]:
     return found
 
 
-def signature_from_class(found: type[Any]) -> dict[str, Parameter]:
+def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset()) -> dict[str, Parameter]:
     """By inspection."""
     parameters = inspect.signature(found.__init__).parameters
     try:
@@ -93,14 +93,14 @@ def signature_from_class(found: type[Any]) -> dict[str, Parameter]:
         hints = {}
     result = {}
     for name, parameter in list(parameters.items())[1:]:
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+        if name in supplied or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         result[name] = Parameter(_without_tensors(hints.get(name), default), _as_value(default))
     return result
 
 
-def signature_from_source(target: str) -> dict[str, Parameter]:
+def signature_from_source(target: str, supplied: frozenset[str] = frozenset()) -> dict[str, Parameter]:
     """By reading the file; _Unreadable where it takes more than literals and simple types."""
     module_name, _, class_name = target.partition(":")
     source = _source_file(module_name)
@@ -110,17 +110,19 @@ def signature_from_source(target: str) -> dict[str, Parameter]:
         if isinstance(node, ast.ClassDef) and node.name == class_name:
             for item in node.body:
                 if isinstance(item, ast.FunctionDef) and item.name == "__init__":
-                    return _read_arguments(item.args)
+                    return _read_arguments(item.args, supplied)
     raise _Unreadable
 
 
-def _read_arguments(arguments: ast.arguments) -> dict[str, Parameter]:
+def _read_arguments(arguments: ast.arguments, supplied: frozenset[str]) -> dict[str, Parameter]:
     positional = [*arguments.posonlyargs, *arguments.args]
     missing: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     pairs = list(zip(positional, [*missing, *arguments.defaults], strict=True))[1:]
     pairs += list(zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True))
     result = {}
     for argument, default_node in pairs:
+        if argument.arg in supplied:
+            continue
         default = REQUIRED
         if default_node is not None:
             try:

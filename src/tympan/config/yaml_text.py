@@ -95,6 +95,13 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def analyze_scalar(self, scalar: str) -> Any:
+        """PyYAML folds unusual line breaks into spaces unless they are escaped."""
+        analysis = super().analyze_scalar(scalar)
+        if any(char in scalar for char in "\x85\u2028\u2029"):
+            analysis.allow_flow_plain = analysis.allow_block_plain = analysis.allow_single_quoted = False
+        return analysis
+
 
 def _limit_resolvers(owner: Any) -> None:
     owner.yaml_implicit_resolvers = {

@@ -1,0 +1,115 @@
+"""Every mistake is caught, together with the others, and the message helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from config_doubles import Toy
+
+from tympan.config import parse_args
+from tympan.errors import UserError
+
+
+def mistakes(*argv: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_args(Toy, list(argv), prog="toy")
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--numbr", "3"], "unknown option '--numbr'. Did you mean '--number'?"),
+        (["--xyzzy", "3"], "unknown option '--xyzzy'. '--help' lists the options"),
+        (["--free-conf", "a=1"], "unknown option '--free-conf': option names are written with '_'. Use '--free_conf'"),
+        (
+            ["--print-config"],
+            "unknown option '--print-config': option names are written with '_'. Use '--print_config'",
+        ),
+        (["stray"], "'stray' was not expected here. Options begin with '--'"),
+        (["--number", "x"], "--number: wants int, found 'x' (text)"),
+        (["--number"], "--number: a value must follow"),
+        (["--mode", "fats"], "--mode: wants fast | slow, found 'fats' (text)"),
+        (["--mode", "warp"], "--mode: ESPnet2 has 'warp', Tympan does not have it yet; use 'fast'"),
+        (["--later", "8"], "--later: ESPnet2 has this option, Tympan does not have it yet; use --number"),
+        (["--pair", "a"], "--pair: wants text,text, found ['a'] (a list)"),
+        (
+            ["--thing", "smal"],
+            "--thing: there is no thing 'smal'. Did you mean 'small'? Known: small, nested, needy; or package.module:Class",
+        ),
+        (["--thing", "huge"], "--thing: ESPnet2's thing 'huge' is not in Tympan yet; use 'small'"),
+        (
+            ["--thing_conf", "widht=3"],
+            "--thing_conf widht: the thing 'small' has no key 'widht'. Did you mean 'width'?",
+        ),
+        (
+            ["--thing_conf", "zzz=3"],
+            "--thing_conf zzz: the thing 'small' has no key 'zzz'. Its keys: width, rate, kind",
+        ),
+        (
+            ["--thing_conf", "input_size=3"],
+            "--thing_conf input_size: the thing 'small' has no key 'input_size'. Its keys: width, rate, kind",
+        ),
+        (["--thing_conf", "width=x"], "--thing_conf width: wants int, found 'x' (text)"),
+        (["--thing_conf", "kind=c"], "--thing_conf kind: wants a | b, found 'c' (text)"),
+        (["--thing_conf", "word"], "--thing_conf: wants key=value or \"{key: value}\", found 'word'"),
+        (["--thing", "none", "--thing_conf", "width=3"], "--thing_conf: has keys, but thing is null"),
+        (["--thing", "needy"], "--thing_conf: the thing 'needy' needs the key 'stats_file'"),
+        (
+            ["--thing", "no_such_package.x:Y"],
+            "--thing_conf: 'no_such_package.x:Y': there is no module 'no_such_package' on the Python path",
+        ),
+        (
+            ["--thing", "config_doubles:Nil"],
+            "--thing_conf: 'config_doubles:Nil': the module 'config_doubles' has no class 'Nil'",
+        ),
+        (
+            ["--single_conf", "redcue=false"],
+            "--single_conf redcue: the single has no key 'redcue'. Did you mean 'reduce'?",
+        ),
+        (["--config"], "--config: a YAML file must follow"),
+        (["--config", "/no/such.yaml"], "/no/such.yaml: cannot be read: No such file or directory"),
+    ],
+)
+def test_message(argv: list[str], message: str) -> None:
+    assert mistakes(*argv) == message
+
+
+def test_in_a_file_each_has_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(
+        "number: x\nbatch-size: 3\nthing: small\nthing_conf:\n  rate: 1\n  widht: 3\n  width: y\n", encoding="utf-8"
+    )
+    assert mistakes("--config", str(path), "--mode", "x").splitlines() == [
+        "5 mistakes:",
+        f"  {path}:2: unknown option 'batch-size'.",
+        f"  {path}:1: number: wants int, found 'x' (text)",
+        "  --mode: wants fast | slow, found 'x' (text)",
+        f"  {path}:7: thing_conf.width: wants int, found 'y' (text)",
+        f"  {path}:6: thing_conf.widht: the thing 'small' has no key 'widht'. Did you mean 'width'?",
+    ]
+
+
+def test_broken_file_and_other_mistakes_are_told_together(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("a: [\n", encoding="utf-8")
+    found = mistakes("--config", str(path), "--number", "x")
+    assert found.startswith("2 mistakes:\n  ")
+    assert f"{path}:2:1: not valid YAML" in found
+    assert "--number: wants int" in found
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "just text\n"])
+def test_file_must_be_a_mapping(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    assert "must be a mapping of options to values" in mistakes("--config", str(path))
+
+
+def test_nothing_is_evaluated(tmp_path: Path) -> None:
+    target = tmp_path / "touched"
+    code = f"__import__('pathlib').Path({str(target)!r}).touch()"
+    options = parse_args(Toy, ["--note", code, "--free_conf", f"a={code}"], prog="toy")
+    assert options.note == code
+    assert not target.exists()
