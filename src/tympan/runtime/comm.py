@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tympan.runtime.watchdog import Watchdog
+
 
 class Comm(Protocol):
     """The processes that train one model together."""
@@ -84,9 +86,12 @@ class Distributed:
             init_method=init_method,
             rank=rank,
             world_size=size,
-            timeout=datetime.timedelta(seconds=timeout_s),
+            # The watchdog speaks first, and says more than a bare timeout
+            timeout=datetime.timedelta(seconds=2 * timeout_s + 60),
         )
         self.device = device
+        store = dist.distributed_c10d._get_default_store()
+        self._watchdog = Watchdog(store, rank=dist.get_rank(), size=dist.get_world_size(), limit_s=timeout_s)
 
     @property
     def rank(self) -> int:
@@ -98,21 +103,25 @@ class Distributed:
 
     def sum(self, tensor: Tensor) -> Tensor:
         total = tensor.detach().clone()
-        dist.all_reduce(total)
+        with self._watchdog.waiting("sum"):
+            dist.all_reduce(total)
         return total
 
     def any(self, flag: bool) -> bool:
         said = torch.tensor(int(flag))
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
+        with self._watchdog.waiting("any"):
+            dist.all_reduce(said, op=dist.ReduceOp.MAX)
         return bool(said.item())
 
     def gather(self, items: Sequence[Any]) -> list[Any]:
         lists: list[list[Any]] = [[] for _ in range(self.size)]
-        dist.all_gather_object(lists, list(items))
+        with self._watchdog.waiting("gather"):
+            dist.all_gather_object(lists, list(items))
         return [item for part in lists for item in part]
 
     def barrier(self) -> None:
         self.any(False)
 
     def close(self) -> None:
+        self._watchdog.close()
         dist.destroy_process_group()

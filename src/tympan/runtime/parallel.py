@@ -5,6 +5,7 @@ With one process this is the model itself and nothing else.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,7 +37,15 @@ class ParallelOptions:
 class Parallel:
     """The model as the loop calls it (`model`) and as it is saved (`module`)."""
 
-    def __init__(self, module: nn.Module, *, comm: Comm, device: torch.device, options: ParallelOptions) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        *,
+        comm: Comm,
+        device: torch.device,
+        options: ParallelOptions,
+        compiled: bool = False,
+    ) -> None:
         self.module = module
         self._norms = _SharedNorms(module) if comm.size > 1 and options.sync_batchnorm else None
         self.model = module
@@ -45,6 +54,9 @@ class Parallel:
             self.model = _shard(module, device)
         elif comm.size > 1:
             self.model = _replicate(module, device, options)
+        if compiled:
+            # In place: names of weights and the type of the model stay as they are
+            self.model.compile(dynamic=True)
 
     @contextmanager
     def sync_gradients(self, now: bool) -> Iterator[None]:
@@ -125,13 +137,15 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions) -> nn.Module:
+    # Running statistics agree already where they are synchronised; where not, the first rank's are taken
+    newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+    buffers = {"forward_sync_buffers" if newer else "broadcast_buffers": not options.sync_batchnorm}
     model = DistributedDataParallel(
         module,
         device_ids=None if device.type == "cpu" else [device.index],
         find_unused_parameters=options.unused_parameters,
         gradient_as_bucket_view=options.gradient_as_bucket_view,
-        # Running statistics agree already where they are synchronised; where not, each rank keeps its own until saving
-        broadcast_buffers=not options.sync_batchnorm,
+        **buffers,  # type: ignore[arg-type]
     )
     if options.comm_hook is not None:
         _compress(model, options.comm_hook)

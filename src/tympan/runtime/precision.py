@@ -11,8 +11,8 @@
 | float16 | as O3 | float16 | as O3 | dynamic |
 | bfloat16 | bfloat16 | bfloat16 | as O3 | 1 |
 
-The modules that a run protects (the frontend: power spectra overflow float16) stay in float32 throughout, and
-autocast itself keeps CTC and STFT there. The optimiser's state is always float32: Adam's epsilon vanishes in float16.
+Models keep features, CTC and batch statistics in float32 themselves: half precision can't carry them. The optimiser's
+state is always float32: Adam's epsilon vanishes in float16.
 """
 
 from __future__ import annotations
@@ -47,18 +47,13 @@ class Precision:
             return nullcontext()
         return torch.autocast(self.device_type, dtype=self.autocast)
 
-    def prepare(self, model: nn.Module, *, protected: Iterable[str] = ()) -> None:
-        """Give the model's weights their format, in place. `protected` names submodules that stay in float32."""
+    def prepare(self, model: nn.Module) -> None:
+        """Give the model's weights their format, in place. Buffers (statistics, windows) keep theirs below float64."""
         if self.weights == torch.float64:
             model.double()
             return
-        kept = [module for name, module in model.named_children() if name in set(protected)]
-        if self.autocast is not None:
-            for module in kept:
-                _without_autocast(module, self.device_type)
         if self.weights in (torch.float16, torch.bfloat16):
-            if self.norms_in_float32:
-                kept += [module for module in model.modules() if _is_norm(module)]
+            kept = [module for module in model.modules() if self.norms_in_float32 and _is_norm(module)]
             untouched = {id(parameter) for module in kept for parameter in module.parameters()}
             for parameter in model.parameters():
                 if id(parameter) not in untouched:
@@ -198,10 +193,6 @@ def _widened(weight: nn.Parameter) -> nn.Parameter:
 def _is_norm(module: nn.Module) -> bool:
     """torch's normalisation layers, and any that keeps running statistics."""
     return isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) or hasattr(module, "running_mean")
-
-
-def _without_autocast(module: nn.Module, device_type: str) -> None:
-    module.forward = torch.autocast(device_type, enabled=False)(module.forward)
 
 
 def _name(kind: torch.dtype) -> str:

@@ -25,12 +25,17 @@ Sums = dict[str, tuple[float, float]]
 class EpochReporter:
     """The running statistics of one phase (`train`, `valid`) of one epoch."""
 
-    def __init__(self, phase: str, epoch: int, *, comm: Comm, done: int = 0) -> None:
+    def __init__(self, phase: str, epoch: int, *, comm: Comm, done: int = 0, batches_before: int = 0) -> None:
         self.phase = phase
         self.epoch = epoch
         self.batches = done
+        self.batches_before = batches_before
+        """Of earlier epochs."""
         self.logged_batches = done
         self.start = time.perf_counter()
+        self.frames = 0
+        """Of this process since it started, for the speed that is shown."""
+        self.last_window: dict[str, float] = {}
         self._comm = comm
         self._tensors: dict[str, tuple[Tensor, Tensor]] = {}
         self._floats: dict[str, tuple[float, float]] = {}
@@ -65,7 +70,8 @@ class EpochReporter:
     def log_message(self) -> str:
         """ESPnet2's line: the means since the last line."""
         self._flush()
-        means = ", ".join(f"{name}={_short(value)}" for name, value in _means(self._window).items())
+        self.last_window = _means(self._window)
+        means = ", ".join(f"{name}={_short(value)}" for name, value in self.last_window.items())
         message = f"{self.epoch}epoch:{self.phase}:{self.logged_batches + 1}-{self.batches}batch: {means}"
         self._window = {}
         self.logged_batches = self.batches
@@ -75,6 +81,11 @@ class EpochReporter:
         """The means of the epoch so far, over all ranks."""
         self._flush()
         return _means(self._total)
+
+    def local_means(self) -> dict[str, float]:
+        """This rank's means since the last line, for a look that disturbs nobody."""
+        seen = {name: (float(total), float(count)) for name, (total, count) in self._tensors.items()}
+        return _means(seen)
 
     def state_dict(self) -> dict[str, Any]:
         self._flush()
@@ -120,7 +131,7 @@ class Reporter:
     def finish(self, part: EpochReporter) -> None:
         means = part.means()
         means["time"] = time.perf_counter() - part.start
-        means["total_count"] = float(part.batches + self._count_before(part))
+        means["total_count"] = float(part.batches + part.batches_before)
         self.stats.setdefault(part.epoch, {})[part.phase] = means
 
     def has(self, phase: str, name: str, epoch: int) -> bool:
@@ -148,9 +159,9 @@ class Reporter:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.stats = {int(e): {p: dict(m) for p, m in parts.items()} for e, parts in state["stats"].items()}
 
-    def _count_before(self, part: EpochReporter) -> int:
-        before = self.stats.get(part.epoch - 1, {}).get(part.phase, {})
-        return int(before.get("total_count", 0))
+    def batches_until(self, phase: str, epoch: int) -> int:
+        """Batches of all epochs up to this one."""
+        return int(self.stats.get(epoch, {}).get(phase, {}).get("total_count", 0))
 
 
 def _wide(tensor: Tensor) -> Tensor:

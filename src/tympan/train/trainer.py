@@ -98,7 +98,7 @@ class Trainer:
         epoch, start = self.position.epoch, self.position.step
         steps = self.train_data.num_steps(epoch)
         set_all_seeds(self.options.seed + epoch)
-        part = EpochReporter("train", epoch, comm=self.comm, done=start)
+        part = self._part("train", done=start)
         if self._part_state is not None:
             part.load_state_dict(self._part_state)
             self._part_state = None
@@ -123,7 +123,7 @@ class Trainer:
     def validate(self) -> None:
         """The statistics of the validation data, with the weights as they are."""
         epoch = self.position.epoch
-        part = EpochReporter("valid", epoch, comm=self.comm)
+        part = self._part("valid")
         module = self.updater.parallel.module
         module.eval()
         with torch.no_grad():
@@ -131,7 +131,7 @@ class Trainer:
                 part.batches += 1
                 if not self.options.no_forward_run:
                     loss, share = self.updater.forward(batch)
-                    counts = torch.stack([term.count for term in loss.terms])
+                    counts = torch.stack([term.count for term in loss.terms]).float()
                     part.register(stats_of(loss, loss.value, counts, share=share))
         module.train()
         self.reporter.finish(part)
@@ -157,6 +157,11 @@ class Trainer:
         self.reporter.load_state_dict(state["reporter"])
         self.position = Position(**state["position"])
         self._part_state = state["part"]
+
+    def _part(self, phase: str, *, done: int = 0) -> EpochReporter:
+        epoch = self.position.epoch
+        before = self.reporter.batches_until(phase, epoch - 1)
+        return EpochReporter(phase, epoch, comm=self.comm, done=done, batches_before=before)
 
     def _learn(self, batches: Iterator[Batch], *, number: int, part: EpochReporter) -> None:
         if not self.options.no_forward_run:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,7 @@ class Updater:
         self.updates = 0
         self.skipped_in_a_row = 0
         self.skipped_total = 0
+        self._inputs = frozenset(inspect.signature(parallel.module.forward).parameters)
 
     def learn(self, batches: Iterable[Batch], *, number: int, reporter: EpochReporter) -> None:
         """One update from the next `number` batches, as if they were one large batch.
@@ -73,10 +75,11 @@ class Updater:
         for index in range(number):
             with reporter.measure("iter_time"):
                 batch = next(iterator)
+            reporter.frames += _frames(batch)
             with self.parallel.sync_gradients(index == number - 1):
                 with reporter.measure("forward_time"):
                     loss, share = self.forward(batch)
-                    counts = self.comm.sum(torch.stack([term.count for term in loss.terms]).to(self.device) * share)
+                    counts = self.comm.sum(torch.stack([term.count for term in loss.terms]).float() * share)
                     value = loss.value_over(counts) * share
                     weight = counts[0] if len(loss.terms) == 1 else counts.new_tensor(float(batch.global_size))
                     first_weight = weight if first_weight is None else first_weight
@@ -100,8 +103,9 @@ class Updater:
         """The loss of this rank's share. A rank that holds nothing runs a stand-in that weighs nothing."""
         share = 1.0 if len(batch) else 0.0
         tensors = self.precision.inputs(with_stand_in(batch).to(self.device, non_blocking=True).tensors)
+        model = self.parallel.model if torch.is_grad_enabled() else self.parallel.module
         with self.parallel.holding(share > 0), self.precision.forward_context():
-            return self.parallel.model(**tensors), share
+            return model(**{name: tensor for name, tensor in tensors.items() if name in self._inputs}), share
 
     def _apply(
         self,
@@ -222,6 +226,12 @@ def add_gradient_noise(gradients: Sequence[Tensor], update: int) -> None:
     sigma = 1.0 / (update // 100 + 1) ** 0.55
     for gradient in gradients:
         gradient.add_(torch.randn_like(gradient), alpha=sigma)
+
+
+def _frames(batch: Batch) -> int:
+    """Samples or frames of speech, or tokens where there is none; read before the batch goes to the device."""
+    lengths = batch.tensors.get("speech_lengths", batch.tensors.get("text_lengths"))
+    return 0 if lengths is None else int(lengths.sum())
 
 
 def _scheduler_state(scheduler: Any) -> dict[str, Any]:

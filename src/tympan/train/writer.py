@@ -19,6 +19,8 @@ class Watcher(Protocol):
 
     def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None: ...
 
+    def logged(self, part: EpochReporter) -> None: ...
+
     def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None: ...
 
     def close(self) -> None: ...
@@ -74,6 +76,8 @@ class ExperimentWriter:
 
     def log(self, message: str, part: EpochReporter) -> None:
         logging.info(message)
+        for watcher in self.watchers:
+            watcher.logged(part)
 
     def checkpoint(self, state: Mapping[str, Any]) -> None:
         save_checkpoint(self.directory, state, identity=self.identity)

@@ -1,0 +1,119 @@
+"""--elastic MIN:MAX: a run that goes on with fewer workers when one is lost.
+
+torch's elastic range counts agents, not workers: so every worker gets an agent of its own, and the process that the
+user started holds the store at which they meet. A worker that is killed takes its agent with it, as when a host is
+lost; the others notice, meet again, and go on from the last saved step.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from tympan.runtime.launch import LaunchPlan, exit_code_of, report_failure
+from tympan.runtime.ranks import LOCALHOST
+
+LOST = 137
+"""Exit code of an agent whose worker was killed."""
+LAST_CALL_S = 3
+KEEP_ALIVE_S = 1
+KEEP_ALIVE_ATTEMPTS = 5
+
+
+def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
+    """Start MAX agents on this host and wait for them; the run has succeeded if one of them says so."""
+    from torch.distributed import TCPStore
+
+    assert plan.elastic is not None
+    store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
+    settings = {
+        "port": store.port,
+        "run_id": uuid.uuid4().hex,
+        "min": plan.elastic[0],
+        "max": plan.elastic[1],
+        "max_restarts": plan.max_restarts,
+        "command": list(command),
+    }
+    agent = [sys.executable, "-m", "tympan.runtime.elastic", json.dumps(settings)]
+    agents = [subprocess.Popen(agent) for _ in range(plan.elastic[1])]
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        for process in agents:
+            process.send_signal(number)
+
+    before = signal.signal(signal.SIGTERM, forward)
+    try:
+        codes = [process.wait() for process in agents]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    lost = codes.count(LOST)
+    if lost:
+        logging.warning("%d of %d workers were lost on the way", lost, len(codes))
+    others = [code for code in codes if code != LOST]
+    return 0 if 0 in others else max(others, default=1)
+
+
+def _agent(settings: dict[str, Any]) -> int:
+    """One agent with one worker."""
+    from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+    from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous import registry as rendezvous
+
+    class Agent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+            result = super()._monitor_workers(worker_group)
+            killed = [f for f in result.failures.values() if f.exitcode == -signal.SIGKILL]
+            if result.state == WorkerState.FAILED and killed:
+                logging.warning("worker %d was killed: going on without it", killed[0].pid)
+                os._exit(LOST)
+            return result
+
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=f"{LOCALHOST}:{settings['port']}",
+        run_id=settings["run_id"],
+        min_nodes=settings["min"],
+        max_nodes=settings["max"],
+        local_addr=LOCALHOST,
+        is_host="false",
+        last_call_timeout=LAST_CALL_S,
+        keep_alive_interval=KEEP_ALIVE_S,
+        keep_alive_max_attempt=KEEP_ALIVE_ATTEMPTS,
+    )
+    handler = rendezvous.get_rendezvous_handler(parameters)
+    spec = WorkerSpec(
+        role="default",
+        local_world_size=1,
+        entrypoint=sys.executable,
+        args=tuple(settings["command"]),
+        rdzv_handler=handler,
+        max_restarts=settings["max_restarts"],
+        monitor_interval=0.1,
+        local_addr=LOCALHOST,
+    )
+    try:
+        result = Agent(spec, DefaultLogsSpecs()).run()
+    except SignalException as error:
+        return exit_code_of(error)
+    handler.shutdown()
+    if result.is_failed():
+        return report_failure(ChildFailedError("worker", result.failures))
+    # The others' last words travel through the store
+    time.sleep(KEEP_ALIVE_S)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(_agent(json.loads(sys.argv[1])))

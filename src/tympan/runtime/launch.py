@@ -1,0 +1,151 @@
+"""Starting the processes of a run with torch's elastic agent, and telling the user who failed first."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tympan.errors import UserError
+from tympan.runtime.ranks import LOCALHOST, Hosts
+from tympan.runtime.stop import EXIT_REQUEUE
+
+NOTES = "TYMPAN_LAUNCH_NOTES"
+"""Environment variable: the directory in which workers leave word for the process that started them."""
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """How many processes to start, and how to go on without some of them."""
+
+    processes: int
+    """On this host."""
+    hosts: Hosts = field(default_factory=Hosts)
+    max_restarts: int = 3
+    elastic: tuple[int, int] | None = None
+    """(MIN, MAX) workers: each gets an agent of its own, since torch's range counts agents."""
+    threads: int | None = None
+    """OMP_NUM_THREADS of each process, where the user has not set it."""
+
+
+def launch(plan: LaunchPlan, command: Sequence[str]) -> int:
+    """Run `python COMMAND` as the workers of the plan; returns the exit code of the run."""
+    if plan.threads is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", str(plan.threads))
+    with tempfile.TemporaryDirectory(prefix="tympan-launch-") as notes:
+        os.environ[NOTES] = notes
+        if plan.elastic is not None:
+            from tympan.runtime.elastic import run_agents
+
+            code = run_agents(plan, command)
+        else:
+            code = run_agent(plan, command)
+        return _conclude(Path(notes), code)
+
+
+def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
+    """One agent for the processes of this host; returns an exit code."""
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    config = LaunchConfig(
+        min_nodes=plan.hosts.size,
+        max_nodes=plan.hosts.size,
+        nproc_per_node=plan.processes,
+        run_id=_run_id(plan.hosts),
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{plan.hosts.master_addr}:{plan.hosts.master_port}",
+        rdzv_configs={"timeout": 900, "is_host": str(plan.hosts.rank == 0)},
+        max_restarts=plan.max_restarts,
+        monitor_interval=0.1,
+        local_addr=LOCALHOST if plan.hosts.size == 1 else None,
+    )
+    try:
+        elastic_launch(config, sys.executable)(*command)
+    except ChildFailedError as error:
+        return report_failure(error)
+    except SignalException as error:
+        return exit_code_of(error)
+    return 0
+
+
+def as_worker(rank: int, work: Callable[[], int]) -> int:
+    """Run a worker's part. What goes wrong is left as a note for the process that started it."""
+    notes = os.environ.get(NOTES)
+    if notes is None:
+        return work()
+    if any((Path(notes) / name).exists() for name in ("user_error", "stopped")):
+        return 0  # a restart can't mend a user's mistake, nor should it undo a stop
+    try:
+        code = work()
+    except UserError as error:
+        _leave(Path(notes) / "user_error", str(error))
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except Exception:
+        logging.error("rank %d failed:\n%s", rank, traceback.format_exc())
+        record_failure(traceback.format_exc())
+        return 1
+    if code == EXIT_REQUEUE:
+        _leave(Path(notes) / "stopped", str(rank))
+    return code
+
+
+def record_failure(message: str) -> None:
+    """Hand a message to the agent, in the file that it reads when a worker fails."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        content = {
+            "message": {"message": message, "extraInfo": {"py_callstack": message, "timestamp": str(int(time.time()))}}
+        }
+        Path(path).write_text(json.dumps(content), encoding="utf-8")
+
+
+def exit_code_of(signalled: Any) -> int:
+    """Of a run that a signal ended: SIGTERM lets the workers save, so that it can be requeued."""
+    return EXIT_REQUEUE if signalled.sigval == signal.SIGTERM else 128 + int(signalled.sigval)
+
+
+def report_failure(error: Any) -> int:
+    """The first failure, with its rank, for the console."""
+    rank, failure = error.get_first_failure()
+    print(f"tympan: rank {rank} failed first (exit code {failure.exitcode}):", file=sys.stderr)
+    print(_message_of(failure), file=sys.stderr)
+    return 1
+
+
+def _message_of(failure: Any) -> str:
+    content = failure.error_file_data.get("message", failure.message)
+    return str(content.get("message", content)) if isinstance(content, dict) else str(content)
+
+
+def _conclude(notes: Path, code: int) -> int:
+    if (notes / "user_error").exists():
+        raise UserError((notes / "user_error").read_text(encoding="utf-8"))
+    return EXIT_REQUEUE if (notes / "stopped").exists() else code
+
+
+def _leave(path: Path, text: str) -> None:
+    """The first word counts."""
+    try:
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        return
+
+
+def _run_id(hosts: Hosts) -> str:
+    """The same on every host of a run."""
+    return uuid.uuid4().hex if hosts.size == 1 else f"tympan-{hosts.master_addr}-{hosts.master_port}"

@@ -1,0 +1,32 @@
+"""Utterances that CTC can't learn from: fewer encoder frames than their transcript needs."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from tympan.data.loader import EpochIterFactory
+
+
+def too_short_for_ctc(model: nn.Module, batches: EpochIterFactory, *, stretch: float = 1.0) -> list[str]:
+    """One line for each utterance whose tokens, and a blank between equal neighbours, outnumber its encoder frames.
+
+    Works from the shape files; texts are read only where the lengths leave doubt. Without shape files nothing is known
+    before reading the data, and the list is empty.
+    """
+    shapes = {shape.name: shape.lengths for shape in batches.plan.shapes}
+    if getattr(model, "ctc", None) is None or "speech" not in shapes or "text" not in shapes:
+        return []
+    lengths = torch.from_numpy((shapes["speech"] * stretch).astype(np.int64))
+    frames = model.output_lengths(lengths).numpy()  # type: ignore[operator]
+    tokens = shapes["text"]
+    found = []
+    # n tokens need at most 2n - 1 frames (all the same), so the others are safe
+    for row in np.flatnonzero(frames < 2 * tokens - 1).tolist():
+        text = batches.dataset[row, 1].arrays["text"] if frames[row] >= tokens[row] else None
+        needed = int(tokens[row]) + (0 if text is None else int((text[1:] == text[:-1]).sum()))
+        if frames[row] < needed:
+            name = batches.dataset.index.id(row)
+            found.append(f"{name}: {int(frames[row])} encoder frames for a transcript that needs {needed}")
+    return found

@@ -1,0 +1,54 @@
+"""Weights to start from: --init_param file:source:target:exclude."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from torch import nn
+
+from tympan.errors import UserError
+from tympan.models.weights import load_weights
+
+
+def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> None:
+    """Copy the weights of a file into the model, in place.
+
+    `model.pth:decoder:decoder:decoder.embed` takes what lies under `decoder` in the file to `decoder` in the model,
+    but not `decoder.embed`; each part after the file may be empty or left out.
+    """
+    path, source, target, excluded = ([*entry.split(":"), "", "", ""])[:4]
+    if entry.count(":") > 3:
+        raise UserError(f"--init_param {entry}: wants FILE:SOURCE:TARGET:EXCLUDE, found {entry.count(':') + 1} parts")
+    weights = load_weights(Path(path))
+    for prefix in filter(None, excluded.split(",")):
+        weights = {name: tensor for name, tensor in weights.items() if not _is_under(name, prefix)}
+    if source:
+        weights = {name[len(source) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{source}.")}
+    if not weights:
+        raise UserError(f"--init_param {entry}: no weight of {path} is left" + (f" under '{source}'" if source else ""))
+    part = _submodule(model, target, entry)
+    own = part.state_dict()
+    unknown = [name for name in weights if name not in own]
+    misshapen = [name for name in weights if name in own and own[name].shape != weights[name].shape]
+    if (unknown or misshapen) and not ignore_mismatch:
+        lines = [f"{name}: the model has no such weight" for name in unknown]
+        lines += [f"{n}: {tuple(weights[n].shape)} in the file, {tuple(own[n].shape)} in the model" for n in misshapen]
+        more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
+        shown = "\n  ".join(lines[:8] + more)
+        raise UserError(f"--init_param {entry}:\n  {shown}\nUse --ignore_init_mismatch true to leave these as they are")
+    skipped = {*unknown, *misshapen}
+    part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
+    logging.info("%d weights taken from %s, %d left out", len(weights) - len(skipped), entry, len(skipped))
+
+
+def _is_under(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def _submodule(model: nn.Module, name: str, entry: str) -> nn.Module:
+    try:
+        return model.get_submodule(name)
+    except AttributeError:
+        parts = ", ".join(child for child, _ in model.named_children())
+        raise UserError(f"--init_param {entry}: the model has no part '{name}'; it has {parts}") from None

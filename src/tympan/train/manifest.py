@@ -1,0 +1,96 @@
+"""manifest.json: what a run was made of, so that it can be made again and compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tympan
+from tympan.runtime.atomic import atomic_write
+
+NAME = "manifest.json"
+PACKAGES = ("torch", "torch-npu", "numpy", "soundfile", "soxr", "kaldi-native-fbank", "sentencepiece", "safetensors")
+
+
+def make_manifest(
+    *, kind: str, config_text: str, seed: int, data_files: Iterable[str], device: str, processes: int
+) -> dict[str, Any]:
+    """What is known before training."""
+    return {
+        "kind": kind,
+        "command": sys.argv,
+        "directory": os.getcwd(),
+        "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(),
+        "seed": seed,
+        "device": device,
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "git": git_state(),
+        "data": {path: file_fingerprint(Path(path)) for path in data_files},
+    }
+
+
+def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    with atomic_write(directory / NAME) as stream:
+        json.dump(manifest, stream, indent=2, ensure_ascii=False)
+        stream.write("\n")
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((directory / NAME).read_text(encoding="utf-8"))
+    return content
+
+
+def versions() -> dict[str, str]:
+    found = {"tympan": tympan.__version__, "python": platform.python_version(), "machine": platform.machine()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and whether files differ from it, of the directory the run was started in."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "has_changes": bool(changed.stdout.strip())}
+
+
+def file_fingerprint(path: Path) -> dict[str, Any]:
+    """Size and digest of a list, table or model file that the config names."""
+    if not path.is_file():
+        return {"missing": True}
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """The same for the same names, shapes, formats and bits."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,351 @@
+"""A training run from its configuration: start the processes, build, fit, close."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tympan.config.choices import OPTIMIZERS, SCHEDULERS
+from tympan.config.parse import dump_config
+from tympan.config.train import TrainConfig
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+from tympan.runtime.comm import Comm, Distributed, Solo
+from tympan.runtime.device import backend_for, choose_kind, describe, device_of, prepare_environment
+from tympan.runtime.launch import LaunchPlan, as_worker, launch
+from tympan.runtime.log import setup_logging
+from tympan.runtime.parallel import Parallel, ParallelOptions
+from tympan.runtime.precision import MasterWeights, choose_precision
+from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
+from tympan.runtime.seed import set_all_seeds, set_determinism
+from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
+from tympan.train.alignable import too_short_for_ctc
+from tympan.train.checkpoint import Identity, changed_options, load_checkpoint, set_aside
+from tympan.train.collect_stats import collect_stats
+from tympan.train.data import TrainingData, build_data, build_plain_data, read_vocabulary
+from tympan.train.init_param import init_from
+from tympan.train.manifest import make_manifest, read_manifest, weights_digest, write_manifest
+from tympan.train.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.train.trainer import Stopped, Trainer, TrainerOptions
+from tympan.train.update import UpdateOptions, Updater, trainable
+from tympan.train.watchers import build_watchers
+from tympan.train.writer import ExperimentWriter, SilentWriter, Writer
+
+Kind = Literal["asr", "lm"]
+
+
+def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None = None) -> int:
+    """What `asr_train` and `lm_train` do after parsing; returns the exit code."""
+    if config.output_dir is None:
+        raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
+    device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
+    dist_options = _dist_options(config)
+    ranks = worker_ranks(dist_options, os.environ)
+    if ranks is None and not (config.collect_stats or config.dry_run):
+        plan = _launch_plan(config, dist_options)
+        if plan is not None:
+            arguments = list(sys.argv[1:] if argv is None else argv)
+            if not config.resume and plan.hosts.rank == 0:
+                set_aside(Path(config.output_dir))
+            return launch(plan, ["-m", f"tympan.bin.{kind}_train", *arguments, "--resume", "true"])
+    if ranks is None:
+        return _work(config, kind, device_kind, None)
+    return as_worker(ranks.rank, lambda: _work(config, kind, device_kind, ranks))
+
+
+def _work(config: TrainConfig, kind: Kind, device_kind: str, ranks: Ranks | None) -> int:
+    """One process's part of the run: build, fit, close."""
+    prepare_environment(device_kind, os.environ)
+    directory = Path(config.output_dir or ".")
+    rank = 0 if ranks is None else ranks.rank
+    log_file = "train.log" if rank == 0 else f"train.rank{rank}.log"
+    setup_logging(config.log_level, directory / log_file, console=rank == 0, rank=None if ranks is None else rank)
+    stop = StopSignal()
+    stop.install()
+    device = device_of(device_kind, local_rank=0 if ranks is None else ranks.local_rank)
+    comm = _comm(config, device, ranks)
+    logging.info("%s training on %s, process %d of %d", kind, describe(device), rank + 1, comm.size)
+    try:
+        if config.collect_stats:
+            return _collect(config, kind, directory)
+        trainer = build_trainer(config, kind=kind, comm=comm, device=device, stop=stop)
+        if config.dry_run:
+            logging.info("--dry_run true: everything is built, nothing is trained")
+            return 0
+        with torch.autograd.set_detect_anomaly(config.detect_anomaly):
+            trainer.fit()
+        trainer.writer.close()
+    except Stopped:
+        logging.warning("stopped with everything saved; go on with --resume true (exit code %d)", EXIT_REQUEUE)
+        return EXIT_REQUEUE
+    comm.close()
+    return 0
+
+
+def build_trainer(
+    config: TrainConfig, *, kind: Kind, comm: Comm, device: torch.device, stop: StopSignal | None = None
+) -> Trainer:
+    """Model, data, optimiser and writer of a run, at the place where its checkpoint left it."""
+    set_all_seeds(config.seed)
+    set_determinism(
+        deterministic=config.deterministic,
+        cudnn_enabled=config.cudnn_enabled,
+        cudnn_benchmark=config.cudnn_benchmark,
+        cudnn_deterministic=config.cudnn_deterministic,
+    )
+    directory = Path(config.output_dir or ".")
+    precision = choose_precision(
+        config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
+    )
+    if config.fsdp and precision.updates != "plain":
+        raise UserError(f"--fsdp true and --train_dtype {config.train_dtype}: use float32 with --use_amp true instead")
+    vocabulary = read_vocabulary(config)
+    complete = replace(config, token_list=list(vocabulary.tokens))
+    data = build_data(config, vocabulary=vocabulary, comm=comm, pin_memory=device.type != "cpu")
+    model = _model(complete, kind)
+    _report_model(model, data, config, comm)
+    precision.prepare(model)
+    model.to(device)
+    updater = build_updater(config, model, comm=comm, device=device, precision=precision)
+    identity = Identity(
+        kind=kind,
+        optim=config.optim,
+        scheduler=config.scheduler,
+        tokens=vocabulary.tokens,
+        options={item.name: getattr(config, item.name) for item in fields(config)},
+    )
+    state = _state(config, directory, identity, updater, comm)
+    config_text = dump_config(complete)
+    writer: Writer = SilentWriter()
+    if comm.rank == 0 and not config.dry_run:
+        _write_beginnings(directory, config, kind, config_text, describe(device), comm)
+        writer = _RecordingWriter(
+            directory,
+            identity=identity,
+            criteria=config.best_model_criterion,
+            nbests=config.keep_nbest_models,
+            averaging_interval=config.nbest_averaging_interval,
+            watchers=build_watchers(config, directory, data.valid, device=device, processes=comm.size),
+        )
+    trainer = Trainer(
+        updater,
+        train_data=data.train,
+        valid_data=data.valid,
+        comm=comm,
+        writer=writer,
+        options=_pick(TrainerOptions, config),
+        is_stopping=stop or (lambda: False),
+    )
+    if state is not None:
+        trainer.load_state_dict(state)
+        logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
+    return trainer
+
+
+def build_updater(
+    config: TrainConfig, model: nn.Module, *, comm: Comm, device: torch.device, precision: Any
+) -> Updater:
+    """The model spread over the processes, with its optimiser and schedule."""
+    if config.grad_checkpointing:
+        if not hasattr(model, "set_grad_checkpointing"):
+            raise UserError("--grad_checkpointing true: this model has no blocks that could be recomputed")
+        model.set_grad_checkpointing(True)  # type: ignore[operator]
+    parallel = Parallel(
+        model,
+        comm=comm,
+        device=device,
+        options=ParallelOptions(
+            fsdp=config.fsdp and comm.size > 1,
+            sync_batchnorm=config.sync_batchnorm,
+            unused_parameters=config.unused_parameters,
+            gradient_as_bucket_view=config.gradient_as_bucket_view,
+            comm_hook=config.ddp_comm_hook,
+        ),
+        compiled=config.compile,
+    )
+    named = trainable(model)
+    masters = MasterWeights([parameter for _, parameter in named], updates=precision.updates)
+    moved = [(name, master) for (name, _), master in zip(named, masters.masters, strict=True)]
+    spared = names_without_decay(model, **config.exclude_weight_decay_conf) if config.exclude_weight_decay else set()
+    optimizer = build_optimizer(OPTIMIZERS.get_class(config.optim), config.optim_conf, moved, without_decay=spared)
+    scheduler = None
+    if config.scheduler is not None:
+        scheduler = SCHEDULERS.build(config.scheduler, config.scheduler_conf, optimizer)
+    return Updater(
+        parallel,
+        optimizer,
+        scheduler,
+        masters=masters,
+        precision=precision,
+        comm=comm,
+        device=device,
+        options=_pick(UpdateOptions, config),
+    )
+
+
+class _RecordingWriter(ExperimentWriter):
+    """Adds to the manifest what came out."""
+
+    def finish(self, reporter: Any) -> None:
+        super().finish(reporter)
+        manifest = read_manifest(self.directory)
+        results = {}
+        for path in sorted(self.directory.glob("*.pth")):
+            if not path.name.startswith("checkpoint") and not path.is_symlink():
+                results[path.name] = weights_digest(torch.load(path, map_location="cpu", weights_only=True))
+        write_manifest(self.directory, {**manifest, "weights_sha256": results, "epochs": reporter.stats})
+
+
+def _model(config: TrainConfig, kind: Kind) -> nn.Module:
+    from tympan.models.build import build_asr_model, build_lm
+
+    model: nn.Module = build_asr_model(config) if kind == "asr" else build_lm(config)  # type: ignore[arg-type]
+    for entry in config.init_param:
+        init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch)
+    frozen = freeze(model, config.freeze_param)
+    if frozen:
+        logging.info("%d weights are frozen: %s", len(frozen), ", ".join(config.freeze_param))
+    return model
+
+
+def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, comm: Comm) -> None:
+    number = sum(parameter.numel() for parameter in model.parameters())
+    learning = sum(parameter.numel() for _, parameter in trainable(model))
+    logging.info("model: %s parameters, %s of them trained", f"{number:,}", f"{learning:,}")
+    logging.debug("%s", model)
+    for name, batches in (("train", data.train), ("valid", data.valid)):
+        logging.info("%s data: %s", name, batches.describe().replace("\n", "; "))
+    sizes = data.train.plan.sizes * config.accum_grad
+    seconds = ""
+    if data.train.dataset.sample_rate:
+        lengths = data.train.plan.total_lengths()[:, 0] / data.train.dataset.sample_rate * config.accum_grad
+        seconds = f" and {lengths.mean():.1f} s of audio"
+    counting = (
+        f"batch_size counts for each of {comm.size} processes (ESPnet1)"
+        if config.batch_size_per_device
+        else f"split over {comm.size} processes, not multiplied (ESPnet2)"
+    )
+    logging.info("effective batch of an update: %.1f utterances%s on average; %s", sizes.mean(), seconds, counting)
+    slowest = 1.0 / max(getattr(config, "speed_perturb", None) or [1.0])
+    short = too_short_for_ctc(model, data.train, stretch=min(1.0, slowest))
+    if short:
+        listed = "\n  ".join(short[:50]) + (f"\n  and {len(short) - 50} more" if len(short) > 50 else "")
+        logging.warning("%d utterances are too short for CTC and teach it nothing:\n  %s", len(short), listed)
+
+
+def _state(
+    config: TrainConfig, directory: Path, identity: Identity, updater: Updater, comm: Comm
+) -> dict[str, Any] | None:
+    """The checkpoint to go on from. A restart by the agent goes on whatever --resume said at first."""
+    if config.dry_run:
+        return None
+    if config.resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
+        state = load_checkpoint(directory, identity=identity, model_state=updater.parallel.module.state_dict())
+        for line in changed_options(state, identity) if state is not None else []:
+            logging.info("option changed since the checkpoint: %s", line)
+        return state
+    comm.barrier()
+    if comm.rank == 0:
+        set_aside(directory)
+    return None
+
+
+def _write_beginnings(
+    directory: Path, config: TrainConfig, kind: Kind, config_text: str, device: str, comm: Comm
+) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    with atomic_write(directory / "config.yaml") as stream:
+        stream.write(config_text)
+    files = [
+        path for path, _, _ in (*config.train_data_path_and_name_and_type, *config.valid_data_path_and_name_and_type)
+    ]
+    files += [*config.train_shape_file, *config.valid_shape_file]
+    files += [entry.partition(":")[0] for entry in config.init_param]
+    write_manifest(
+        directory,
+        make_manifest(
+            kind=kind, config_text=config_text, seed=config.seed, data_files=files, device=device, processes=comm.size
+        ),
+    )
+
+
+def _collect(config: TrainConfig, kind: Kind, directory: Path) -> int:
+    from tympan.models.build import build_asr_model, build_lm
+
+    vocabulary = read_vocabulary(config)
+    # Statistics are what the normalisation is made from, so it has no part in making them
+    changes: Mapping[str, Any] = {"normalize": None, "normalize_conf": {}} if kind == "asr" else {}
+    complete = replace(config, token_list=list(vocabulary.tokens), **changes)
+    model: nn.Module = build_asr_model(complete) if kind == "asr" else build_lm(complete)  # type: ignore[arg-type]
+    data = build_plain_data(config, vocabulary=vocabulary)
+    for side, batches in (("train", data.train), ("valid", data.valid)):
+        collect_stats(
+            model,
+            batches,
+            directory / side,
+            token_type=getattr(config, "token_type", None),
+            vocab_size=len(vocabulary),
+            log_interval=config.log_interval,
+            writes_features=config.write_collected_feats,
+        )
+    return 0
+
+
+def _dist_options(config: TrainConfig) -> DistOptions:
+    return DistOptions(
+        init_method=config.dist_init_method,
+        world_size=config.dist_world_size,
+        rank=config.dist_rank,
+        local_rank=config.local_rank,
+        master_addr=config.dist_master_addr,
+        master_port=config.dist_master_port,
+        launcher=config.dist_launcher,
+        multiprocessing=config.multiprocessing_distributed,
+    )
+
+
+def _launch_plan(config: TrainConfig, dist_options: DistOptions) -> LaunchPlan | None:
+    """None where one process is all there is to start."""
+    place = hosts(dist_options, os.environ)
+    processes = config.ngpu if config.ngpu > 0 else config.nproc
+    elastic = None
+    if config.elastic is not None:
+        low, high = config.elastic.split(":")
+        elastic = (int(low), int(high))
+    if processes * place.size == 1 and elastic is None:
+        return None
+    cores = os.cpu_count() or 1
+    return LaunchPlan(
+        processes=processes,
+        hosts=place,
+        max_restarts=config.max_restarts,
+        elastic=elastic,
+        threads=max(1, cores // (elastic[1] if elastic else processes)),
+    )
+
+
+def _comm(config: TrainConfig, device: torch.device, ranks: Ranks | None) -> Comm:
+    if ranks is None:
+        return Solo()
+    backend = backend_for(device.type)
+    return Distributed(
+        device,
+        backend=backend,
+        init_method=ranks.init_method,
+        rank=ranks.rank,
+        size=ranks.size,
+        timeout_s=config.dist_timeout,
+    )
+
+
+def _pick(options: type[Any], config: TrainConfig) -> Any:
+    """An options dataclass from the fields of the same names in the configuration."""
+    return options(**{item.name: getattr(config, item.name) for item in fields(options)})

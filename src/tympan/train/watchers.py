@@ -1,0 +1,56 @@
+"""Who watches a run: chosen by its configuration."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import torch
+
+from tympan.config.train import TrainConfig
+from tympan.data.batch import Batch
+from tympan.data.collate import collate
+from tympan.data.loader import EpochIterFactory
+from tympan.train.attention_plots import AttentionPlots
+from tympan.train.curves import Curves, TensorBoard, WeightsAndBiases
+from tympan.train.progress import ProgressBar
+from tympan.train.writer import Watcher
+
+FRAMES_PER_SECOND = 100.0
+"""Of stored features: the frame shift of Kaldi and of every recipe here is 10 ms."""
+
+
+def build_watchers(
+    config: TrainConfig, directory: Path, valid: EpochIterFactory, *, device: torch.device, processes: int
+) -> list[Watcher]:
+    """The progress bar on a terminal, and what the options ask for."""
+    watchers: list[Watcher] = []
+    has_speech = "speech" in valid.dataset.names
+    if ProgressBar.is_wanted():
+        rate = (valid.dataset.sample_rate or FRAMES_PER_SECOND) if has_speech else None
+        watchers.append(ProgressBar(frames_per_second=rate, processes=processes))
+    if config.use_matplotlib:
+        watchers.append(Curves(directory / "images"))
+    if config.use_tensorboard:
+        watchers.append(TensorBoard(directory / "tensorboard"))
+    if config.num_att_plot > 0 and has_speech:
+        batch = _few(valid, config.num_att_plot)
+        watchers.append(AttentionPlots(directory / "att_ws", lambda: batch, device=device))
+    if config.use_wandb:
+        watchers.append(
+            WeightsAndBiases(
+                directory=directory,
+                config={item.name: getattr(config, item.name) for item in fields(config)},
+                project=config.wandb_project or directory.name,
+                id=config.wandb_id,
+                entity=config.wandb_entity,
+                name=config.wandb_name,
+                allow_val_change=config.wandb_allow_val_change,
+            )
+        )
+    return watchers
+
+
+def _few(valid: EpochIterFactory, number: int) -> Batch:
+    utterances = [valid.dataset[row, 1] for row in range(min(number, len(valid.dataset)))]
+    return collate(utterances, global_size=len(utterances))
