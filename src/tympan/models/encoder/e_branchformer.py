@@ -1,0 +1,169 @@
+"""The E-Branchformer encoder (Kim et al. 2022), with ESPnet2's options and parameter names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tympan.models.ctc import Ctc
+from tympan.models.encoder.blocks import (
+    build_self_attention,
+    check_interctc,
+    encode_in_blocks,
+    resolve_position_types,
+)
+from tympan.models.encoder.output import EncoderOutput
+from tympan.nn.activation import get_activation
+from tympan.nn.attention import SelfAttentionContext
+from tympan.nn.cgmlp import ConvolutionalGatingMLP
+from tympan.nn.convolution import DepthwiseConv1d
+from tympan.nn.dropout import Dropout
+from tympan.nn.feed_forward import PositionwiseFeedForward
+from tympan.nn.input_layer import build_input_layer
+from tympan.nn.layer_norm import LayerNorm
+from tympan.nn.position import POSITION_CLASSES
+
+
+class EBranchformerEncoder(nn.Module):
+    """`encoder: e_branchformer`."""
+
+    def __init__(
+        self,
+        *,
+        input_size: int,
+        output_size: int = 256,
+        attention_heads: int = 4,
+        attention_layer_type: Literal[
+            "selfattn", "rel_selfattn", "legacy_rel_selfattn", "fast_selfattn"
+        ] = "rel_selfattn",
+        pos_enc_layer_type: Literal["abs_pos", "scaled_abs_pos", "rel_pos", "legacy_rel_pos"] = "rel_pos",
+        rel_pos_type: Literal["legacy", "latest"] = "latest",
+        cgmlp_linear_units: int = 2048,
+        cgmlp_conv_kernel: int = 31,
+        use_linear_after_conv: bool = False,
+        gate_activation: Literal["identity", "hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "identity",
+        num_blocks: int = 12,
+        dropout_rate: float = 0.1,
+        positional_dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        input_layer: Literal[
+            "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
+        ]
+        | None = "conv2d",
+        zero_triu: bool = False,
+        padding_idx: int = -1,
+        layer_drop_rate: float = 0.0,
+        max_pos_emb_len: int = 5000,
+        use_ffn: bool = False,
+        macaron_ffn: bool = False,
+        ffn_activation_type: Literal["hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "swish",
+        linear_units: int = 2048,
+        positionwise_layer_type: Literal["linear"] | None = "linear",
+        merge_conv_kernel: int = 3,
+        interctc_layer_idx: Sequence[int] | None = None,
+        interctc_use_conditioning: bool = False,
+    ) -> None:
+        super().__init__()
+        attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
+        self.output_size = output_size
+        self.embed = build_input_layer(
+            input_layer,
+            input_size=input_size,
+            size=output_size,
+            dropout_rate=dropout_rate,
+            position=POSITION_CLASSES[position](output_size, positional_dropout_rate, max_pos_emb_len),
+            padding_idx=padding_idx,
+            is_position_optional=input_size != output_size,
+        )
+        has_feed_forward = use_ffn and positionwise_layer_type is not None
+
+        def build_feed_forward() -> nn.Module:
+            activation = get_activation(ffn_activation_type)
+            return PositionwiseFeedForward(output_size, linear_units, dropout_rate, activation)
+
+        self.encoders = nn.ModuleList(
+            EBranchformerBlock(
+                output_size,
+                attn=build_self_attention(
+                    attention,
+                    heads=attention_heads,
+                    size=output_size,
+                    dropout_rate=attention_dropout_rate,
+                    zero_triu=zero_triu,
+                ),
+                cgmlp=ConvolutionalGatingMLP(
+                    output_size,
+                    cgmlp_linear_units,
+                    cgmlp_conv_kernel,
+                    dropout_rate,
+                    use_linear_after_conv=use_linear_after_conv,
+                    gate_activation=gate_activation,
+                ),
+                feed_forward=build_feed_forward() if has_feed_forward else None,
+                feed_forward_macaron=build_feed_forward() if has_feed_forward and macaron_ffn else None,
+                dropout_rate=dropout_rate,
+                merge_conv_kernel=merge_conv_kernel,
+            )
+            for _ in range(num_blocks)
+        )
+        self.after_norm = LayerNorm(output_size)
+        self.layer_drop_rate = layer_drop_rate
+        self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
+        self.interctc_use_conditioning = interctc_use_conditioning
+        self.conditioning_layer: nn.Module | None = None
+        self.grad_checkpointing = False
+
+    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
+        """features (batch, time, input size), zero beyond the lengths (batch,)."""
+        return encode_in_blocks(self, features, lengths, ctc)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Frames that come out for frames that go in."""
+        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+
+
+class EBranchformerBlock(nn.Module):
+    """Attention and gating MLP side by side, merged by a depthwise convolution; feed-forwards around."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        attn: nn.Module,
+        cgmlp: nn.Module,
+        feed_forward: nn.Module | None,
+        feed_forward_macaron: nn.Module | None,
+        dropout_rate: float,
+        merge_conv_kernel: int,
+    ) -> None:
+        super().__init__()
+        self.attn = attn
+        self.cgmlp = cgmlp
+        self.feed_forward = feed_forward
+        self.feed_forward_macaron = feed_forward_macaron
+        self.norm_ff = None if feed_forward is None else LayerNorm(size)
+        self.norm_ff_macaron = None if feed_forward_macaron is None else LayerNorm(size)
+        self.norm_mha = LayerNorm(size)
+        self.norm_mlp = LayerNorm(size)
+        self.norm_final = LayerNorm(size)
+        self.depthwise_conv_fusion = DepthwiseConv1d(2 * size, merge_conv_kernel)
+        self.merge_proj = nn.Linear(2 * size, size)
+        self.dropout = Dropout(dropout_rate)
+
+    def forward(self, x: Tensor, mask: Tensor, context: SelfAttentionContext) -> Tensor:
+        """x (batch, time, size), mask (batch, time)."""
+        factor = 1.0 if self.feed_forward_macaron is None else 0.5
+        if self.feed_forward_macaron is not None and self.norm_ff_macaron is not None:
+            x = x.add(self.dropout(self.feed_forward_macaron(self.norm_ff_macaron(x))), alpha=factor)
+        by_attention = self.dropout(self.attn(self.norm_mha(x), context))
+        by_gating = self.dropout(self.cgmlp(self.norm_mlp(x), mask))
+        both = torch.cat([by_attention, by_gating], dim=-1)
+        merged = both + self.depthwise_conv_fusion(both * mask.unsqueeze(-1))
+        x = x + self.dropout(self.merge_proj(merged))
+        if self.feed_forward is not None and self.norm_ff is not None:
+            x = x.add(self.dropout(self.feed_forward(self.norm_ff(x))), alpha=factor)
+        out: Tensor = self.norm_final(x)
+        return out

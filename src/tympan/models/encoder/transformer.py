@@ -1,0 +1,139 @@
+"""The Transformer encoder, with ESPnet2's options and parameter names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tympan.models.ctc import Ctc
+from tympan.models.encoder.blocks import build_self_attention, check_interctc, encode_in_blocks
+from tympan.models.encoder.output import EncoderOutput
+from tympan.nn.activation import get_activation
+from tympan.nn.attention import SelfAttentionContext
+from tympan.nn.dropout import Dropout
+from tympan.nn.feed_forward import build_positionwise
+from tympan.nn.input_layer import build_input_layer
+from tympan.nn.layer_norm import LayerNorm
+from tympan.nn.position import PositionalEncoding
+
+
+class TransformerEncoder(nn.Module):
+    """`encoder: transformer`.
+
+    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_size: int,
+        output_size: int = 256,
+        attention_heads: int = 4,
+        linear_units: int = 2048,
+        num_blocks: int = 6,
+        dropout_rate: float = 0.1,
+        positional_dropout_rate: float = 0.1,
+        attention_dropout_rate: float = 0.0,
+        input_layer: Literal[
+            "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
+        ]
+        | None = "conv2d",
+        normalize_before: bool = True,
+        concat_after: bool = False,
+        positionwise_layer_type: Literal["linear", "conv1d", "conv1d-linear"] = "linear",
+        positionwise_conv_kernel_size: int = 1,
+        padding_idx: int = -1,
+        interctc_layer_idx: Sequence[int] = (),
+        interctc_use_conditioning: bool = False,
+        layer_drop_rate: float = 0.0,
+        qk_norm: bool = False,
+        use_flash_attn: bool = True,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.embed = build_input_layer(
+            input_layer,
+            input_size=input_size,
+            size=output_size,
+            dropout_rate=dropout_rate,
+            position=PositionalEncoding(output_size, positional_dropout_rate),
+            padding_idx=padding_idx,
+            is_linear_rectified=True,
+            is_position_optional=True,
+        )
+        self.encoders = nn.ModuleList(
+            TransformerBlock(
+                output_size,
+                self_attn=build_self_attention(
+                    "selfattn",
+                    heads=attention_heads,
+                    size=output_size,
+                    dropout_rate=attention_dropout_rate,
+                    qk_norm=qk_norm,
+                ),
+                feed_forward=build_positionwise(
+                    positionwise_layer_type,
+                    size=output_size,
+                    hidden_size=linear_units,
+                    kernel_size=positionwise_conv_kernel_size,
+                    dropout_rate=dropout_rate,
+                    activation=get_activation("relu"),
+                ),
+                dropout_rate=dropout_rate,
+                normalize_before=normalize_before,
+                concat_after=concat_after,
+            )
+            for _ in range(num_blocks)
+        )
+        self.after_norm = LayerNorm(output_size) if normalize_before else None
+        self.layer_drop_rate = layer_drop_rate
+        self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
+        self.interctc_use_conditioning = interctc_use_conditioning
+        self.conditioning_layer: nn.Module | None = None
+        self.grad_checkpointing = False
+
+    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
+        """features (batch, time, input size), zero beyond the lengths (batch,)."""
+        return encode_in_blocks(self, features, lengths, ctc)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Frames that come out for frames that go in."""
+        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+
+
+class TransformerBlock(nn.Module):
+    """Self-attention and feed-forward, each around a residual."""
+
+    def __init__(
+        self,
+        size: int,
+        *,
+        self_attn: nn.Module,
+        feed_forward: nn.Module,
+        dropout_rate: float,
+        normalize_before: bool,
+        concat_after: bool,
+    ) -> None:
+        super().__init__()
+        self.self_attn = self_attn
+        self.feed_forward = feed_forward
+        self.norm1 = LayerNorm(size)
+        self.norm2 = LayerNorm(size)
+        self.concat_linear = nn.Linear(2 * size, size) if concat_after else None
+        self.dropout = Dropout(dropout_rate)
+        self.normalize_before = normalize_before
+
+    def forward(self, x: Tensor, mask: Tensor, context: SelfAttentionContext) -> Tensor:
+        """x (batch, time, size), mask (batch, time)."""
+        normalized = self.norm1(x) if self.normalize_before else x
+        update = self.self_attn(normalized, context)
+        if self.concat_linear is None:
+            update = self.dropout(update)
+        else:
+            update = self.concat_linear(torch.cat([normalized, update], dim=-1))
+        x = x + update if self.normalize_before else self.norm1(x + update)
+        update = self.dropout(self.feed_forward(self.norm2(x) if self.normalize_before else x, mask))
+        return x + update if self.normalize_before else self.norm2(x + update)
