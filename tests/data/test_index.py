@@ -19,6 +19,7 @@ from tympan.errors import UserError
 
 
 def write(path: Path, content: str) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(content.encode("utf-8"))
     return path
 
@@ -87,7 +88,18 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, caplog: 
     path = write(tmp_path / "text", "a 1\n")
     (tmp_path / ".tympan").write_text("a file in the way")
     assert Table(path).find("a") == 0
-    assert "cannot be written" in caplog.text
+    assert "is not kept" in caplog.text
+
+
+@pytest.mark.usefixtures("always_cached")
+def test_a_read_only_folder_is_left_alone_even_by_root(tmp_path: Path) -> None:
+    path = write(tmp_path / "data" / "text", "a 1\n")
+    path.parent.chmod(0o555)
+    try:
+        assert Table(path).find("a") == 0
+        assert not (path.parent / ".tympan").exists()
+    finally:
+        path.parent.chmod(0o755)
 
 
 def test_pickling_reopens_by_path(tmp_path: Path) -> None:

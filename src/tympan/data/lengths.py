@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
 from tympan.data.dataset import Preprocess, UtteranceDataset
+from tympan.data.kept import keep, kept_path
 from tympan.data.readers import Context, value_length
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints, Table
 from tympan.errors import UserError
-from tympan.runtime.atomic import atomic_write
 from tympan.runtime.executor import map_jobs
 
 _LINES = 1000
-_log = logging.getLogger(__name__)
 
 
 def measure_shapes(dataset: UtteranceDataset, names: Sequence[str], *, nj: int = 1) -> list[Shapes]:
@@ -43,7 +42,7 @@ class _Chunk:
 def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
     table, data_type = dataset.index.tables[name], dataset.types[name]
     is_kept = data_type not in ("text", "text_int", "csv_int", "text_float", "csv_float")
-    kept = _read_kept(table.cache_path("lengths"), table.stamp) if is_kept else None
+    kept = _read_kept(kept_path(table.path, "lengths"), table.stamp) if is_kept else None
     if kept is None:
         preprocess = dataset.preprocess if data_type == "text" else None
         chunks = [
@@ -55,7 +54,7 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
         found = map_jobs(_measure_chunk, chunks, nj=nj, description=f"lengths of {name}", weight=_lines, unit="utt")
         kept = np.concatenate(list(found))
         if is_kept:
-            _keep(table.cache_path("lengths"), table.stamp, kept)
+            _keep(kept_path(table.path, "lengths"), table.stamp, kept)
     lengths, dims = kept[dataset.index.lines(name)].T
     if (dims != dims[0]).any():
         row = int(np.argmax(dims != dims[0]))
@@ -89,12 +88,12 @@ def _measure_value(chunk: _Chunk, utterance_id: str, value: str) -> tuple[int, i
 
 def _keep(path: Path, stamp: dict[str, int], lengths: Ints) -> None:
     header = np.frombuffer(json.dumps(stamp).encode("ascii"), dtype=np.uint8)
-    try:
-        with atomic_write(path, "wb") as stream:
-            np.save(stream, header)
-            np.save(stream, lengths)
-    except OSError as error:
-        _log.warning("%s cannot be written (%s): lengths are measured again at each start", path, error.strerror)
+
+    def write(stream: IO[bytes]) -> None:
+        np.save(stream, header)
+        np.save(stream, lengths)
+
+    keep(path, write)
 
 
 def _read_kept(path: Path, stamp: dict[str, int]) -> Ints | None:

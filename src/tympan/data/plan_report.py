@@ -31,6 +31,18 @@ def describe_plan(plan: BatchPlan, *, rate: float | None = None) -> str:
     return "\n".join(lines)
 
 
+def list_batches(plan: BatchPlan, number: int, *, rate: float | None = None) -> str:
+    """The first batches in the order of the plan (training shuffles them anew in each epoch)."""
+    totals, padded = plan.total_lengths()[:number], plan.padded_lengths()[:number]
+    lines = ["batch  utterances  " + "  ".join(f"{shape.name} padded to (padding)" for shape in plan.shapes)]
+    for place, (size, total, longest) in enumerate(zip(plan.sizes, totals, padded, strict=False)):
+        shares = 1 - total / np.maximum(longest * size, 1)
+        columns = [f"{length:,} ({share:.1%})" for length, share in zip(longest, shares, strict=True)]
+        seconds = f"  {total[0] / rate:,.1f} s" if rate else ""
+        lines.append(f"{place:>5}  {size:>10,}  " + "  ".join(columns) + seconds)
+    return "\n".join(lines)
+
+
 def _spread(values: np.ndarray, unit: str = "") -> str:
     if np.issubdtype(values.dtype, np.integer):
         return f"{values.min():,} to {values.max():,}{unit}, {values.mean():,.1f}{unit} on average"

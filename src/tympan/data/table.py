@@ -7,21 +7,19 @@ memory: worker processes share its pages, and a million lines open in millisecon
 from __future__ import annotations
 
 import json
-import logging
 import mmap
 import os
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tympan.data.kept import keep, kept_path
 from tympan.errors import UserError
-from tympan.runtime.atomic import atomic_write
 
 Ints = NDArray[np.int64]
 
-CACHE_DIR = ".tympan"
 CACHED_FROM_BYTES = 1 << 20
 """Smaller files are parsed each time: it takes a few milliseconds, and leaves the user's folder alone."""
 
@@ -29,8 +27,6 @@ _VERSION = 1
 _HEADER_BYTES = 4096
 _CHUNK_LINES = 1 << 16
 _NEWLINE, _TAB, _RETURN, _SPACE = 10, 9, 13, 32
-
-_log = logging.getLogger(__name__)
 
 
 class Table:
@@ -54,12 +50,12 @@ class Table:
         self.stamp = {"version": _VERSION, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
         columns = None
         if status.st_size >= CACHED_FROM_BYTES:
-            columns = _read_cache(self.cache_path("index"), self.stamp)
+            columns = _read_cache(kept_path(self.path, "index"), self.stamp)
         if columns is None:
             columns = _parse(self.path, np.frombuffer(self._bytes, dtype=np.uint8))
             if status.st_size >= CACHED_FROM_BYTES:
-                _write_cache(self.cache_path("index"), self.stamp, columns)
-                columns = _read_cache(self.cache_path("index"), self.stamp) or columns
+                _write_cache(kept_path(self.path, "index"), self.stamp, columns)
+                columns = _read_cache(kept_path(self.path, "index"), self.stamp) or columns
         self._ids: NDArray[np.bytes_] = columns["ids"]
         self._starts: Ints = columns["starts"]
         self._ends: Ints = columns["ends"]
@@ -104,9 +100,6 @@ class Table:
         """All values as one array of fixed width: for short values such as shapes."""
         raw = np.frombuffer(self._bytes, dtype=np.uint8)
         return _fixed_width(raw, np.asarray(self._starts), np.asarray(self._ends))
-
-    def cache_path(self, suffix: str) -> Path:
-        return self.path.parent / CACHE_DIR / f"{self.path.name}.{suffix}"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path}
@@ -185,14 +178,14 @@ def _write_cache(path: Path, stamp: dict[str, int], columns: dict[str, Any]) -> 
         layout[name] = {"dtype": column.dtype.str, "offset": offset, "count": len(column)}
         offset = -(-(offset + column.nbytes) // 64) * 64
     header = json.dumps({**stamp, "columns": layout}).encode("ascii").ljust(_HEADER_BYTES)
-    try:
-        with atomic_write(path, "wb") as stream:
-            stream.write(header)
-            for name, column in columns.items():
-                stream.seek(layout[name]["offset"])
-                stream.write(np.ascontiguousarray(column).data)
-    except OSError as error:
-        _log.warning("%s cannot be written (%s): the line table is built again at each start", path, error.strerror)
+
+    def write(stream: IO[bytes]) -> None:
+        stream.write(header)
+        for name, column in columns.items():
+            stream.seek(layout[name]["offset"])
+            stream.write(np.ascontiguousarray(column).data)
+
+    keep(path, write)
 
 
 def _read_cache(path: Path, stamp: dict[str, int]) -> dict[str, Any] | None:

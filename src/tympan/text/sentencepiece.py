@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from tympan.errors import UserError
+from tympan.text.counting import opened_text, parse_field
 from tympan.text.vocabulary import BLANK, SOS_EOS, UNK
 
 
@@ -47,8 +48,12 @@ def train_sentencepiece(
     user_defined_symbols: Sequence[str] = (),
     input_sentence_size: int = 100_000_000,
     seed: int = 0,
+    field: str | None = None,
 ) -> Path:
-    """Train PREFIX.model and PREFIX.vocab on plain text files (one sentence a line); returns the model's path."""
+    """Train PREFIX.model and PREFIX.vocab on text files, one sentence a line; returns the model's path.
+
+    `field` names the columns to use, as `tokenize_text` does (`2-` leaves out the ids of a Kaldi text).
+    """
     import sentencepiece
 
     missing = [f"{os.fspath(path)}: no such text file" for path in inputs if not Path(path).is_file()]
@@ -59,7 +64,7 @@ def train_sentencepiece(
     sentencepiece.set_random_generator_seed(seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            input=[os.fspath(path) for path in inputs],
+            sentence_iterator=_sentences(inputs, field),
             model_prefix=os.fspath(prefix),
             vocab_size=vocab_size,
             model_type=model_type,
@@ -72,6 +77,16 @@ def train_sentencepiece(
     except (RuntimeError, OSError, ValueError) as error:
         raise UserError(f"sentencepiece could not train {prefix}.model: {_reason(error)}") from None
     return prefix.with_name(f"{prefix.name}.model")
+
+
+def _sentences(paths: Sequence[str | os.PathLike[str]], field: str | None) -> Iterator[str]:
+    columns = None if field is None else parse_field(field)
+    for path in paths:
+        with opened_text(Path(path)) as source:
+            for line in source:
+                sentence = line.strip() if columns is None else " ".join(line.split()[columns])
+                if sentence:
+                    yield sentence
 
 
 def piece_tokens(model: str | os.PathLike[str]) -> list[str]:

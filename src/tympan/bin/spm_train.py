@@ -1,0 +1,54 @@
+"""Train a sentencepiece model (bpe or unigram) and write its token list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import option, parse_args
+
+
+@dataclass(frozen=True)
+class Options:
+    input: list[Path] = option(help="text file, one sentence a line; may be repeated")
+    model_prefix: Path = option(help="where to write PREFIX.model and PREFIX.vocab")
+    vocab_size: int = option(help="number of pieces")
+    model_type: Literal["unigram", "bpe", "char", "word"] = option("unigram", help="kind of model")
+    character_coverage: float = option(1.0, help="share of characters that get a piece of their own")
+    user_defined_symbols: list[str] = option([], help="symbols that stay whole; may be repeated")
+    input_sentence_size: int = option(100_000_000, help="most sentences to train on, chosen at random")
+    seed: int = option(0, help="of that choice")
+    field: str | None = option(None, help="columns of the text counted from 1, such as 2- to leave out the ids")
+    token_list: Path | None = option(None, help="write the token list there (default: PREFIX.tokens.txt)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan spm_train", description=__doc__)
+
+    from tympan.text.sentencepiece import piece_tokens, train_sentencepiece
+    from tympan.text.vocabulary import write_token_list
+
+    model = train_sentencepiece(
+        options.input,
+        options.model_prefix,
+        vocab_size=options.vocab_size,
+        model_type=options.model_type,
+        character_coverage=options.character_coverage,
+        user_defined_symbols=options.user_defined_symbols,
+        input_sentence_size=options.input_sentence_size,
+        seed=options.seed,
+        field=options.field,
+    )
+    tokens = piece_tokens(model)
+    token_list = options.token_list or model.with_name(f"{options.model_prefix.name}.tokens.txt")
+    write_token_list(tokens, token_list)
+    print(f"{model}\n{token_list}: {len(tokens):,} tokens")
+    return 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

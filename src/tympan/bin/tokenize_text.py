@@ -1,0 +1,89 @@
+"""Tokenize a text, or make the token list of it (ESPnet2's options)."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Literal
+
+from tympan.config import option, parse_args
+
+VOCABULARY = "token list"
+
+
+@dataclass(frozen=True)
+class Options:
+    input: str = option(help="text file; - is the standard input")
+    output: str = option("-", help="where to write; - is the standard output")
+    field: str | None = option(None, help="columns of the text counted from 1, such as 2- to leave out the ids")
+    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="kind of tokens")
+    delimiter: str | None = option(None, help="between columns and words; white space if not given")
+    space_symbol: str = option("<space>", help="token of a blank")
+    bpemodel: Path | None = option(None, help="sentencepiece model, for bpe")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols that stay whole")
+    remove_non_linguistic_symbols: bool = option(False, help="drop those symbols")
+    cleaner: list[str] = option([], help="treatment before tokenizing: lowercase, remove_spaces, tacotron, ...")
+    g2p: str | None = option(None, help="grapheme to phoneme, for phn")
+    write_vocabulary: bool = option(False, help="write the token list, not the tokens of each line", group=VOCABULARY)
+    vocabulary_size: int = option(0, help="most tokens in the list, added symbols too; 0: all", group=VOCABULARY)
+    cutoff: int = option(0, help="leave out tokens that occur this often or less", group=VOCABULARY)
+    add_symbol: list[str] = option([], help="SYMBOL:POSITION such as <blank>:0, <sos/eos>:-1", group=VOCABULARY)
+    token_list: Path | None = option(None, help="report how many tokens of the text this list lacks")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan tokenize_text", description=__doc__)
+
+    from tympan.text.cleaner import TextCleaner
+    from tympan.text.counting import find_oov, opened_text, tokenized_lines
+    from tympan.text.tokenizer import build_tokenizer
+    from tympan.text.vocabulary import read_token_list, vocabulary_from_counts
+
+    tokenizer = build_tokenizer(
+        options.token_type,
+        bpemodel=options.bpemodel,
+        non_linguistic_symbols=options.non_linguistic_symbols,
+        remove_non_linguistic_symbols=options.remove_non_linguistic_symbols,
+        space_symbol=options.space_symbol,
+        delimiter=options.delimiter,
+        g2p_type=options.g2p,
+    )
+    cleaner = TextCleaner(options.cleaner)
+    known = None if options.token_list is None else read_token_list(options.token_list).tokens
+    counts: Counter[str] = Counter()
+    with opened_text(options.input) as source, _opened(options.output) as out:
+        lines = tokenized_lines(source, tokenizer, cleaner=cleaner, field=options.field, delimiter=options.delimiter)
+        for tokens in lines:
+            counts.update(tokens)
+            if not options.write_vocabulary:
+                out.write(" ".join(tokens) + "\n")
+        if options.write_vocabulary:
+            chosen = vocabulary_from_counts(
+                counts,
+                cutoff=options.cutoff,
+                vocabulary_size=options.vocabulary_size,
+                add_symbol=options.add_symbol,
+            )
+            out.writelines(f"{token}\n" for token in chosen)
+            known = known or tuple(chosen)
+    if known is not None:
+        print(find_oov(counts, known), file=sys.stderr)
+    return 0
+
+
+def _opened(output: str) -> AbstractContextManager[IO[str]]:
+    if output == "-":
+        return nullcontext(sys.stdout)
+    from tympan.runtime.atomic import atomic_write
+
+    return atomic_write(output)
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))
