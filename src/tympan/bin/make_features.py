@@ -37,8 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan make_features", description=__doc__)
 
     from tympan.data.kaldi_dir import DataDir, write_table
-    from tympan.features.archive import make_archives, remove_archives
+    from tympan.features.archive import make_archives
     from tympan.features.extractor import FeatureOptions
+    from tympan.features.shards import remove_archives
 
     features = FeatureOptions.from_conf(
         options.feats_type,

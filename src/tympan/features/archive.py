@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +11,11 @@ from typing import Literal
 
 from tympan.data.ark import write_ark
 from tympan.data.audio import Audio, AudioError, is_pipe, read_audio
-from tympan.data.kaldi_dir import DataDir, Segment, read_table, write_table
+from tympan.data.kaldi_dir import DataDir, Segment
 from tympan.errors import UserError
 from tympan.features.extractor import FeatureOptions, compute_features, describe_difference, load_options, save_options
+from tympan.features.shards import Places, Shard, finished, plan_shards, seal, write_places
 from tympan.runtime.executor import map_jobs
-
-logger = logging.getLogger(__name__)
 
 Part = tuple[str, str, Segment]
 """(utterance, audio source, part of it)"""
@@ -35,14 +33,8 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class _Shard:
-    ark: Path
-    parts: tuple[Part, ...]
-
-
-@dataclass(frozen=True)
 class _ShardResult:
-    places: dict[str, tuple[str, int]]
+    places: Places
     too_short: dict[str, str]
     unreadable: dict[str, str]
 
@@ -80,8 +72,10 @@ def make_archives(
     job = partial(
         _write_shard, options, channel=channel, allow_pipes=allow_pipes, compression_method=compression_method
     )
-    places, too_short, unreadable = dict(done), {}, {}
-    shards = list(_plan(missing, folder, size=max(1, min(utterances_per_archive, -(-len(missing) // nj)))))
+    places = dict(done)
+    too_short: dict[str, str] = {}
+    unreadable: dict[str, str] = {}
+    shards = plan_shards(missing, folder, size=min(utterances_per_archive, -(-len(missing) // nj)))
     for result in map_jobs(
         job,
         shards,
@@ -89,42 +83,17 @@ def make_archives(
         description=f"{options.feats_type} of {data.path}",
         executor=executor,
         dask_address=dask_address,
-        weight=lambda shard: len(shard.parts),
+        weight=len,
         unit="utt",
     ):
         places.update(result.places)
         too_short.update(result.too_short)
         unreadable.update(result.unreadable)
-    frames = {key: places[key][1] for key in sorted(places)}
-    summary = Summary(len(places) - len(done), len(done), sum(frames.values()), too_short, unreadable)
     if places:
-        write_table(out_dir / "feats.scp", {key: places[key][0] for key in frames})
-        write_table(out_dir / "utt2num_frames", frames)
-        _copy_labels(data, out_dir, frames)
-    return summary
-
-
-def finished(folder: Path) -> dict[str, tuple[str, int]]:
-    """utterance -> (place, frames), from the indexes of archives that were finished."""
-    found: dict[str, tuple[str, int]] = {}
-    for index in sorted(folder.glob("feats.*.index")) if folder.is_dir() else ():
-        ark = index.with_suffix(".ark")
-        if not ark.exists():
-            logger.warning("%s is gone; its utterances are made again", ark)
-            index.unlink()
-            continue
-        for key, value in read_table(index).items():
-            offset, frames = value.split()
-            found[key] = (f"{ark}:{offset}", int(frames))
-    return found
-
-
-def remove_archives(out_dir: Path) -> None:
-    """Forget what an earlier run made there."""
-    for path in [*(out_dir / "archive").glob("feats.*"), *(out_dir / "archive").glob(".feats.*.part")]:
-        path.unlink()
-    for name in ("feats.scp", "utt2num_frames", "features.yaml"):
-        (out_dir / name).unlink(missing_ok=True)
+        write_places(out_dir, places)
+        _copy_labels(data, out_dir, places)
+    frames = sum(count for _, count in places.values())
+    return Summary(len(places) - len(done), len(done), frames, too_short, unreadable)
 
 
 def _check_same_options(out_dir: Path, options: FeatureOptions) -> None:
@@ -149,18 +118,9 @@ def _as_stored(options: FeatureOptions) -> FeatureOptions:
     return replace(options, mfcc=default.mfcc)
 
 
-def _plan(parts: Sequence[Part], folder: Path, *, size: int) -> Iterator[_Shard]:
-    """Cut the work into archives with names that no earlier archive has."""
-    taken = [int(path.name.split(".")[1]) for path in folder.glob("feats.*.ark")] if folder.is_dir() else []
-    number = max(taken, default=0)
-    for start in range(0, len(parts), size):
-        number += 1
-        yield _Shard(folder / f"feats.{number:05d}.ark", tuple(parts[start : start + size]))
-
-
 def _write_shard(
     options: FeatureOptions,
-    shard: _Shard,
+    shard: Shard[Part],
     *,
     channel: int | None,
     allow_pipes: bool,
@@ -170,16 +130,13 @@ def _write_shard(
     too_short: dict[str, str] = {}
     unreadable: dict[str, str] = {}
     with write_ark(shard.ark, compression_method=compression_method) as ark:
-        for utterance, audio in _recordings(shard.parts, channel, allow_pipes, unreadable):
+        for utterance, audio in _recordings(shard.items, channel, allow_pipes, unreadable):
             features = compute_features(audio, options, utterance=utterance)
             if len(features):
                 ark.write(utterance, features)
             else:
                 too_short[utterance] = f"{audio.duration_s:.4f} s is shorter than one frame"
-    index = shard.ark.with_suffix(".index")
-    write_table(index, {key: f"{offset} {ark.frames[key]}" for key, offset in ark.offsets.items()})
-    places = {key: (f"{shard.ark}:{offset}", ark.frames[key]) for key, offset in ark.offsets.items()}
-    return _ShardResult(places, too_short, unreadable)
+    return _ShardResult(seal(shard.ark, ark), too_short, unreadable)
 
 
 def _recordings(
@@ -207,7 +164,7 @@ def _cut(audio: Audio, segment: Segment) -> Audio:
     return Audio(audio.samples[first:last], audio.rate)
 
 
-def _copy_labels(data: DataDir, out_dir: Path, keys: dict[str, int]) -> None:
+def _copy_labels(data: DataDir, out_dir: Path, keys: Places) -> None:
     """text, utt2spk and the like beside the features, for the utterances that have features."""
     if out_dir.resolve() == data.path.resolve():
         return
