@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.nn.batch_norm import MaskedBatchNorm1d
 
 
@@ -19,7 +20,6 @@ class ConvolutionModule(nn.Module):
 
     def __init__(self, channels: int, kernel_size: int, activation: nn.Module) -> None:
         super().__init__()
-        assert kernel_size % 2 == 1, kernel_size
         self.pointwise_conv1 = nn.Conv1d(channels, 2 * channels, kernel_size=1)
         self.depthwise_conv = DepthwiseConv1d(channels, kernel_size)
         self.norm = MaskedBatchNorm1d(channels)
@@ -37,6 +37,8 @@ class DepthwiseConv1d(nn.Conv1d):
     """One filter a channel, over time; output as long as the input."""
 
     def __init__(self, channels: int, kernel_size: int) -> None:
+        if kernel_size % 2 == 0:
+            raise UserError(f"a convolution over time needs an odd kernel to keep the length, not {kernel_size}")
         super().__init__(channels, channels, kernel_size, padding=(kernel_size - 1) // 2, groups=channels)
 
     def forward(self, x: Tensor) -> Tensor:

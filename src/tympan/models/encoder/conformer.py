@@ -75,8 +75,6 @@ class ConformerEncoder(nn.Module):
         super().__init__()
         if ctc_trim:
             raise UserError("encoder_conf ctc_trim: true is not supported; leave it false")
-        if use_cnn_module and cnn_module_kernel % 2 == 0:
-            raise UserError(f"cnn_module_kernel must be odd, but it is {cnn_module_kernel}")
         attention, position = resolve_position_types(selfattention_layer_type, pos_enc_layer_type, rel_pos_type)
         self.output_size = output_size
         self.embed = build_input_layer(

@@ -1,0 +1,54 @@
+"""The RNN encoder, with ESPnet2's options and parameter names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+
+from tympan.models.encoder.output import EncoderOutput
+from tympan.nn.masks import length_mask
+from tympan.nn.rnn import build_rnn
+
+
+class RnnEncoder(nn.Module):
+    """`encoder: rnn`. `subsample` has a factor a layer (1 where it is short); it needs `use_projection`."""
+
+    def __init__(
+        self,
+        *,
+        input_size: int,
+        rnn_type: Literal["lstm", "gru"] = "lstm",
+        bidirectional: bool = True,
+        use_projection: bool = True,
+        num_layers: int = 4,
+        hidden_size: int = 320,
+        output_size: int = 320,
+        dropout: float = 0.0,
+        subsample: Sequence[int] | None = (2, 2, 1, 1),
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        factors = list(subsample or ())[:num_layers]
+        rnn = build_rnn(
+            rnn_type,
+            use_projection=use_projection,
+            input_size=input_size,
+            hidden_size=hidden_size,
+            output_size=output_size,
+            num_layers=num_layers,
+            is_bidirectional=bidirectional,
+            dropout_rate=dropout,
+            subsample=factors + [1] * (num_layers - len(factors)),
+        )
+        self.enc = nn.ModuleList([rnn])
+
+    def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
+        """features (batch, time, input size)."""
+        x, lengths = self.enc[0](features, lengths)
+        return EncoderOutput(x * length_mask(lengths, x.size(1)).unsqueeze(-1), lengths)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Frames that come out for frames that go in."""
+        return self.enc[0].output_lengths(lengths)  # type: ignore[operator, no-any-return]

@@ -1,0 +1,50 @@
+"""VGG-like input layers of RNN encoders: to a quarter of the time.
+
+Shapes: features (batch, time, channels * bands) -> (batch, ceil(time / 4), 128 * ceil(bands / 4)).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tympan.nn.masks import length_mask
+
+
+class Vgg2l(nn.Module):
+    """Twice two convolutions and a maximum over 2 x 2.
+
+    The convolutions look one frame beyond: padding is zeroed after each, and a maximum over values of ReLU is not
+    changed by zeros, so that utterances end as they do when alone.
+    """
+
+    def __init__(self, in_channel: int = 1) -> None:
+        super().__init__()
+        self.in_channel = in_channel
+        self.conv1_1 = nn.Conv2d(in_channel, 64, 3, padding=1)
+        self.conv1_2 = nn.Conv2d(64, 64, 3, padding=1)
+        self.conv2_1 = nn.Conv2d(64, 128, 3, padding=1)
+        self.conv2_2 = nn.Conv2d(128, 128, 3, padding=1)
+
+    def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        x = features.unflatten(-1, (self.in_channel, -1)).transpose(1, 2)  # (batch, channels, time, bands)
+        for first, second in ((self.conv1_1, self.conv1_2), (self.conv2_1, self.conv2_2)):
+            mask = length_mask(lengths, x.size(2))[:, None, :, None]
+            x = F.relu(first(x)) * mask
+            x = F.relu(second(x)) * mask
+            x = F.max_pool2d(x, 2, stride=2, ceil_mode=True)
+            lengths = _halved(lengths)
+        return x.transpose(1, 2).flatten(2), lengths
+
+    def output_size(self, input_size: int) -> int:
+        """Features of a frame."""
+        bands = input_size // self.in_channel
+        return 128 * ((bands + 3) // 4)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return _halved(_halved(lengths))
+
+
+def _halved(lengths: Tensor) -> Tensor:
+    return torch.div(lengths + 1, 2, rounding_mode="floor")
