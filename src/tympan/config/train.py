@@ -111,6 +111,7 @@ class TrainConfig:
         group=TRAINER,
     )
     keep_nbest_models: list[int] = option([10], help="models to keep and average", group=TRAINER)
+    keep_last_models: int = option(1, help="models of the last epochs to keep besides (Tympan)", group=TRAINER)
     nbest_averaging_interval: int = option(0, help="epochs between averagings; 0 is only at the end", group=TRAINER)
     grad_clip: float = option(5.0, help="norm at which gradients are clipped", group=TRAINER)
     grad_clip_type: float = option(2.0, help="p of that norm; may be inf", group=TRAINER)

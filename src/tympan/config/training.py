@@ -96,6 +96,7 @@ _LEAST = {
     "max_epoch": 0,
     "patience": 0,
     "keep_nbest_models": 1,
+    "keep_last_models": 1,
     "nbest_averaging_interval": 0,
     "accum_grad": 1,
     "save_interval_steps": 1,

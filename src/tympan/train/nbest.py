@@ -29,10 +29,10 @@ def link_best(directory: Path, reporter: Reporter, epoch: int, criteria: Sequenc
 
 
 def remove_others(
-    directory: Path, reporter: Reporter, epoch: int, criteria: Sequence[Criterion], *, keep: int
+    directory: Path, reporter: Reporter, epoch: int, criteria: Sequence[Criterion], *, keep: int, keep_last: int = 1
 ) -> list[str]:
-    """Delete the models of epochs that are neither the latest nor among the best `keep` by any criterion."""
-    wanted = {epoch}
+    """Delete the models of epochs that are neither of the last `keep_last` nor of the best `keep` by any criterion."""
+    wanted = set(range(epoch - keep_last + 1, epoch + 1))
     for phase, name, mode in criteria:
         wanted.update(e for e, _ in reporter.ranking(phase, name, mode)[:keep])
     removed = []

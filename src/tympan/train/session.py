@@ -132,6 +132,7 @@ def build_trainer(
             identity=identity,
             criteria=config.best_model_criterion,
             nbests=config.keep_nbest_models,
+            keep_last=config.keep_last_models,
             averaging_interval=config.nbest_averaging_interval,
             watchers=build_watchers(config, directory, data.valid, device=device, processes=comm.size),
         )

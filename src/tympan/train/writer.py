@@ -56,6 +56,7 @@ class ExperimentWriter:
         identity: Identity,
         criteria: Sequence[Criterion],
         nbests: Sequence[int],
+        keep_last: int = 1,
         averaging_interval: int = 0,
         watchers: Sequence[Watcher] = (),
     ) -> None:
@@ -63,6 +64,7 @@ class ExperimentWriter:
         self.identity = identity
         self.criteria = criteria
         self.nbests = nbests
+        self.keep_last = keep_last
         self.averaging_interval = averaging_interval
         self.watchers = watchers
 
@@ -96,7 +98,9 @@ class ExperimentWriter:
     def tidy(self, epoch: int, reporter: Reporter) -> None:
         if self.averaging_interval > 0 and epoch % self.averaging_interval == 0:
             average_nbest(self.directory, reporter, self.criteria, nbests=self.nbests, till_epoch=epoch)
-        removed = remove_others(self.directory, reporter, epoch, self.criteria, keep=max(self.nbests))
+        removed = remove_others(
+            self.directory, reporter, epoch, self.criteria, keep=max(self.nbests), keep_last=self.keep_last
+        )
         if removed:
             logging.info("The model files were removed: %s", ", ".join(removed))
 
