@@ -134,6 +134,21 @@ def test_shape_files_round_trip(tmp_path: Path) -> None:
     assert (text.name, text.lengths.tolist(), text.dim) == ("text", [12, 0], 1)
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 10**7), min_size=1, max_size=20),
+    dims=st.lists(st.integers(1, 300), max_size=3),
+)
+def test_any_shape_file_is_read_as_it_was_written(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], dims: list[int]
+) -> None:
+    path = tmp_path_factory.mktemp("shapes") / "speech_shape"
+    write_shapes(path, [(f"u{number}", [length, *dims]) for number, length in enumerate(lengths)])
+    shapes = read_shapes(path)
+    assert shapes.lengths.tolist() == lengths
+    assert shapes.dim == int(np.prod(dims, dtype=np.int64))
+
+
 def test_faults_of_shape_files(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"s:2: expected 'UTTERANCE LENGTH"):
         read_shapes(write(tmp_path / "s", "a 1\nb x\n"))
@@ -141,5 +156,9 @@ def test_faults_of_shape_files(tmp_path: Path) -> None:
         read_shapes(write(tmp_path / "s", "a 1\nb\n"))
     with pytest.raises(UserError, match=r"s:2: utterance 'b' has the shape 5,40, the first one has 1,80"):
         read_shapes(write(tmp_path / "s", "a 1,80\nb 5,40\n"))
+    with pytest.raises(UserError, match=r"s:2: utterance 'b' has the shape 5,80,2"):
+        read_shapes(write(tmp_path / "s", "a 1,80\nb 5,80,2\n"))
+    with pytest.raises(UserError, match=r"s:1: expected 'UTTERANCE LENGTH"):
+        read_shapes(write(tmp_path / "s", "a 1,x\nb 5,x\n"))
     with pytest.raises(UserError, match=r"utterance 'z' is missing \(1 in all\)"):
         read_shapes(write(tmp_path / "s", "a 1\n"), np.array([b"a", b"z"]))

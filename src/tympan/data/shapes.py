@@ -29,17 +29,17 @@ def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = N
     """Lengths in the order of `ids`, or of the file. The file may know more utterances than `ids`."""
     table = Table(path)
     values = table.value_bytes()
-    first, _, rest = np.char.partition(values, b",").T
-    if not np.char.isdigit(first).all():
-        line = int(np.argmin(np.char.isdigit(first)))
+    parsed = _parse(values.view(np.uint8).reshape(len(values), -1))
+    if not parsed.is_number.all():
+        line = int(np.argmin(parsed.is_number))
         raise UserError(f"{path}:{line + 1}: expected 'UTTERANCE LENGTH[,DIM...]', found '{table.value(line)}'")
-    if not (rest == rest[0]).all():
-        line = int(np.argmax(rest != rest[0]))
+    if not parsed.is_alike.all():
+        line = int(np.argmin(parsed.is_alike))
         raise UserError(
             f"{path}:{line + 1}: utterance '{table.id(line)}' has the shape {table.value(line)}, "
             f"the first one has {table.value(0)}: all must agree but in length"
         )
-    lengths = first.astype(np.int64)
+    lengths = parsed.lengths
     if ids is not None:
         lines = table.find_all(ids)
         if (lines < 0).any():
@@ -49,7 +49,7 @@ def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = N
         lengths = lengths[lines]
     # `speech_shape` and `text_shape.char` are the shapes of `speech` and `text`.
     name = os.path.basename(os.fspath(path)).partition("_shape")[0]
-    return Shapes(name, lengths, _product(rest[0], path))
+    return Shapes(name, lengths, _product(table.value(0).partition(",")[2], path))
 
 
 def write_shapes(
@@ -61,8 +61,36 @@ def write_shapes(
         stream.writelines(f"{name} {','.join(map(str, shape))}\n" for name, shape in entries)
 
 
-def _product(rest: bytes, path: str | os.PathLike[str]) -> int:
+@dataclass(frozen=True)
+class _Parsed:
+    lengths: Ints
+    is_number: NDArray[np.bool_]
+    is_alike: NDArray[np.bool_]
+    """What follows the length is the same as in the first line."""
+
+
+def _parse(chars: NDArray[np.uint8]) -> _Parsed:
+    """`LENGTH[,DIM...]` in each row of characters, column by column for all rows at once."""
+    rows, width = chars.shape
+    chars = np.concatenate([chars, np.zeros((rows, 1), dtype=np.uint8)], axis=1)
+    ends = np.argmax((chars == ord(",")) | (chars == 0), axis=1)
+    lengths = np.zeros(rows, dtype=np.int64)
+    is_number = ends > 0
+    for column in range(int(ends.max(initial=0))):
+        digit = chars[:, column].astype(np.int64) - ord("0")
+        inside = column < ends
+        is_number &= ~inside | ((digit >= 0) & (digit <= 9))
+        lengths = np.where(inside, lengths * 10 + digit, lengths)
+    rest = chars[0, ends[0] :]
+    rest = rest[: np.flatnonzero(rest)[-1] + 1] if rest.any() else rest[:0]
+    is_alike = np.count_nonzero(chars, axis=1) == ends + len(rest)
+    for place, char in enumerate(rest):
+        is_alike &= chars[np.arange(rows), np.minimum(ends + place, width)] == char
+    return _Parsed(lengths, is_number, is_alike)
+
+
+def _product(dims: str, path: str | os.PathLike[str]) -> int:
     try:
-        return int(np.prod([int(size) for size in rest.decode("ascii").split(",") if size], dtype=np.int64))
+        return int(np.prod([int(size) for size in dims.split(",") if size], dtype=np.int64))
     except ValueError:
         raise UserError(f"{path}:1: expected 'UTTERANCE LENGTH[,DIM...]'") from None
