@@ -16,7 +16,10 @@ class Small:
 
 class Nested:
     def __init__(
-        self, input_size: int, att_conf: dict[str, Any] = {"dim": 3, "deep": {"x": 1}}, name: str = "n"
+        self,
+        input_size: int,
+        att_conf: dict[str, Any] = {"dim": 3, "deep": {"x": 1}},  # noqa: B006
+        name: str = "n",
     ) -> None:
         self.att_conf = att_conf
 

@@ -76,7 +76,7 @@ def test_user_class_from_the_command_line() -> None:
 
 
 def test_build_checks_too() -> None:
-    with pytest.raises(UserError, match="has no key 'widht'. Did you mean 'width'"):
+    with pytest.raises(UserError, match=r"has no key 'widht'\. Did you mean 'width'"):
         THINGS.build("small", {"widht": 3}, input_size=5)
     with pytest.raises(UserError, match="needs it"):
         THINGS.build("needy", {})

@@ -36,7 +36,8 @@ def mistakes(*argv: str) -> str:
         (["--pair", "a"], "--pair: wants text,text, found ['a'] (a list)"),
         (
             ["--thing", "smal"],
-            "--thing: there is no thing 'smal'. Did you mean 'small'? Known: small, nested, needy; or package.module:Class",
+            "--thing: there is no thing 'smal'. Did you mean 'small'? "
+            "Known: small, nested, needy; or package.module:Class",
         ),
         (["--thing", "huge"], "--thing: ESPnet2's thing 'huge' is not in Tympan yet; use 'small'"),
         (

@@ -6,6 +6,7 @@ the translated file means the same. Each key leaves a note of what it became.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -126,6 +127,7 @@ class Translation:
             hint = f" Did you mean '{near.replace('_', '-')}'?" if near else " Remove it, or use ESPnet2's options"
             self.refuse(key, f"'{written}' is no key of an ESPnet1 file that Tympan can translate.{hint}")
         self.mistakes.check()
+        self.notes.sort(key=_line_of)
 
     def _written(self, key: str) -> str:
         return next((item for item in self.source.value if item.replace("-", "_") == key), key)
@@ -268,7 +270,8 @@ def _optimizer(file: Translation, adim: Any) -> None:
         file.note(
             "opt",
             f"opt: noam, transformer-lr: {_show(rate)}, transformer-warmup-steps: {warmup} became optim: adam "
-            f"(0.9, 0.98, 1e-9), optim_conf.lr: {_show(rate)}, scheduler: noamlr with model_size: {adim}: the same rate at every step",
+            "(0.9, 0.98, 1e-9), "
+            f"optim_conf.lr: {_show(rate)}, scheduler: noamlr with model_size: {adim}: the same rate at every step",
         )
     elif name == "adam":
         file.put("optim", "adam", "opt")
@@ -324,9 +327,19 @@ def _batches(file: Translation) -> None:
 
 def _refuse_unless(file: Translation, key: str, allowed: tuple[Any, ...]) -> None:
     written = file.left.get(key, (key, None))[0]
-    if key in file.left and (value := file.take(key)) not in allowed:
-        file.refuse(key, f"{written}: {_show(value)} has no translation; only {_show(allowed[0])} has")
     file.known.add(key)
+    if key not in file.left:
+        return
+    if (value := file.take(key)) in allowed:
+        file.note(key, f"{written}: {_show(value)} became nothing: it is so anyway")
+    else:
+        file.refuse(key, f"{written}: {_show(value)} has no translation; only {_show(allowed[0])} has")
+
+
+def _line_of(note: str) -> int:
+    """Notes in the order of the file, what ESPnet1 implies after them."""
+    match = re.match(r".*?:(\d+): ", note)
+    return int(match[1]) if match else sys.maxsize
 
 
 def _show(value: Any) -> str:

@@ -113,7 +113,8 @@ def _limit_resolvers(owner: Any) -> None:
 
 
 _limit_resolvers(_Loader)
-_limit_resolvers(_Dumper)
+# On the way out, text that either reading takes for something else is quoted.
+_Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_multi_representer(float, yaml.SafeDumper.represent_float)
 _Dumper.add_multi_representer(Path, lambda dumper, path: dumper.represent_str(str(path)))
 

@@ -1,0 +1,221 @@
+"""ESPnet1's recipe files become our options, with the same meaning."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tympan.bin.main import cli
+from tympan.config import parse_training
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.espnet1 import translation_of
+from tympan.config.lm import LmTrainConfig
+from tympan.config.yaml_text import parse_yaml
+from tympan.errors import UserError
+
+KERNEL15 = """\
+elayers: 12
+eunits: 2048
+dlayers: 6
+dunits: 2048
+adim: 256
+aheads: 4
+mtlalpha: 0.3
+lsm-weight: 0.1
+batch-size: 32
+maxlen-in: 512
+maxlen-out: 150
+sortagrad: 0
+opt: noam
+accum-grad: 2
+grad-clip: 5
+patience: 0
+epochs: 50
+dropout-rate: 0.1
+backend: pytorch
+model-module: "espnet.nets.pytorch_backend.e2e_asr_conformer:E2E"
+transformer-input-layer: conv2d
+transformer-lr: 1.0
+transformer-warmup-steps: 25000
+transformer-attn-dropout-rate: 0.0
+transformer-length-normalized-loss: false
+transformer-init: pytorch
+transformer-encoder-pos-enc-layer-type: rel_pos
+transformer-encoder-selfattn-layer-type: rel_selfattn
+transformer-encoder-activation-type: swish
+rel-pos-type: latest
+macaron-style: true
+use-cnn-module: true
+cnn-module-kernel: 15
+"""
+LM = "layer: 2\nunit: 650\nopt: sgd\nbatchsize: 64\nepoch: 20\npatience: 3\nmaxlen: 100\n"
+DECODE = "batchsize: 0\nbeam-size: 10\npenalty: 0.0\nctc-weight: 0.5\nlm-weight: 0.7\nngram-weight: 0.3\n"
+SPECAUG = """\
+process:
+  - type: "time_warp"
+    max_time_warp: 5
+    inplace: true
+    mode: "PIL"
+  - type: "freq_mask"
+    F: 30
+    n_mask: 2
+    inplace: true
+    replace_with_zero: false
+  - type: "time_mask"
+    T: 40
+    n_mask: 2
+    inplace: true
+    replace_with_zero: false
+"""
+
+
+def translated(text: str) -> dict[str, Any]:
+    translation = translation_of(parse_yaml(text, "old.yaml"))
+    assert translation is not None
+    value: dict[str, Any] = translation.document.value
+    return value
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_the_aishell_conformer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["--config", write(tmp_path / "train.yaml", KERNEL15), "--config", write(tmp_path / "s.yaml", SPECAUG)]
+    config = parse_training(AsrTrainConfig, argv, prog="t")
+    encoder, decoder = config.encoder_conf, config.decoder_conf
+    assert (config.encoder, encoder["num_blocks"], encoder["linear_units"], encoder["output_size"]) == (
+        "conformer",
+        12,
+        2048,
+        256,
+    )
+    assert (encoder["attention_heads"], encoder["cnn_module_kernel"], encoder["rel_pos_type"]) == (4, 15, "latest")
+    assert encoder["macaron_style"]
+    assert encoder["use_cnn_module"]
+    assert encoder["selfattention_layer_type"] == "rel_selfattn"
+    assert (encoder["dropout_rate"], encoder["positional_dropout_rate"], encoder["attention_dropout_rate"]) == (
+        0.1,
+        0.1,
+        0.0,
+    )
+    assert (config.decoder, decoder["num_blocks"], decoder["linear_units"], decoder["attention_heads"]) == (
+        "transformer",
+        6,
+        2048,
+        4,
+    )
+    assert (config.model_conf["ctc_weight"], config.model_conf["lsm_weight"]) == (0.3, 0.1)
+    assert config.model_conf["length_normalized_loss"] is False
+    assert (config.input_size, config.frontend, config.normalize, config.token_type) == (83, None, None, "char")
+    assert (config.batch_type, config.batch_size, config.fold_length) == ("folded", 32, [512, 150])
+    assert config.batch_size_per_device
+    assert (config.max_epoch, config.patience, config.accum_grad, config.grad_clip, config.init) == (
+        50,
+        None,
+        2,
+        5.0,
+        "pytorch",
+    )
+    assert config.specaug_conf["freq_mask_width_range"] == [0, 30]
+    assert config.specaug_conf["time_mask_width_range"] == [0, 40]
+    assert config.specaug_conf["time_warp_window"] == 5
+    assert config.specaug_conf["replace_with_zero"] is False
+    notes = capsys.readouterr().err
+    for line, key in enumerate(KERNEL15.splitlines(), start=1):
+        name = key.partition(":")[0]
+        told_elsewhere = name in ("maxlen-in", "maxlen-out", "transformer-lr", "transformer-warmup-steps")
+        assert told_elsewhere or f"train.yaml:{line}: {name}" in notes
+
+
+def test_noam_is_the_same_rate_at_every_step() -> None:
+    torch = pytest.importorskip("torch")
+    from tympan.config.choices import OPTIMIZERS, SCHEDULERS
+
+    found = translated(KERNEL15.replace("transformer-lr: 1.0", "transformer-lr: 5.0"))
+    optimizer = OPTIMIZERS.build(found["optim"], found["optim_conf"], [torch.nn.Parameter(torch.zeros(1))])
+    scheduler = SCHEDULERS.build(found["scheduler"], {**found["scheduler_conf"], "warmup_steps": 7}, optimizer)
+    assert optimizer.param_groups[0]["betas"] == (0.9, 0.98)
+    assert optimizer.param_groups[0]["eps"] == 1e-9
+    for step in range(1, 30):
+        expected = 5.0 * 256**-0.5 * min(step**-0.5, step * 7**-1.5)
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-12)
+        optimizer.step()
+        scheduler.step()
+
+
+def test_language_model(tmp_path: Path) -> None:
+    config = parse_training(LmTrainConfig, ["--config", write(tmp_path / "lm.yaml", LM)], prog="t")
+    assert (config.lm, config.lm_conf["nlayers"], config.lm_conf["unit"], config.lm_conf["rnn_type"]) == (
+        "seq_rnn",
+        2,
+        650,
+        "lstm",
+    )
+    assert config.lm_conf["dropout_rate"] == 0.5
+    assert (config.optim, config.optim_conf["lr"], config.grad_clip) == ("sgd", 1.0, 5.0)
+    assert (config.batch_size, config.batch_type, config.fold_length) == (64, "folded", [100])
+    assert (config.max_epoch, config.patience, config.batch_size_per_device) == (20, 3, True)
+
+
+def test_decoding() -> None:
+    expected = {"beam_size": 10, "ctc_weight": 0.5, "lm_weight": 0.7, "ngram_weight": 0.3, "penalty": 0.0}
+    assert translated(DECODE) == expected
+
+
+def test_defaults_that_espnet1_does_not_write_are_kept() -> None:
+    found = translated("elayers: 2\nbatch-bins: 100\nmodel-module: x.e2e_asr_transformer:E2E\ndropout-rate: 0.2\n")
+    assert found["model_conf"]["length_normalized_loss"] is True
+    assert found["encoder_conf"]["output_size"] == 320
+    assert found["encoder_conf"]["attention_dropout_rate"] == 0.2
+    assert (found["batch_type"], found["batch_bins"]) == ("numel", 100)
+    assert "batch_size_per_device" not in found
+    assert found["patience"] == 3
+
+
+def test_the_command_line_still_wins(tmp_path: Path) -> None:
+    argv = ["--config", write(tmp_path / "a.yaml", KERNEL15), "--encoder_conf", "num_blocks=2", "--batch_size", "4"]
+    config = parse_training(AsrTrainConfig, argv, prog="t")
+    assert (config.encoder_conf["num_blocks"], config.encoder_conf["linear_units"], config.batch_size) == (2, 2048, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("elayrs: 3\nadim: 4\nmodel-module: x.e2e_asr_conformer:E2E\n", "old.yaml:1: 'elayrs' is no key"),
+        ("elayrs: 3\nadim: 4\nmodel-module: x.e2e_asr_conformer:E2E\n", "Did you mean 'elayers'?"),
+        (
+            KERNEL15.replace("sortagrad: 0", "sortagrad: -1"),
+            "old.yaml:12: sortagrad: -1 has no translation; only 0 has",
+        ),
+        (KERNEL15.replace("opt: noam", "opt: sgd"), "opt: noam, adam and adadelta are translated, not 'sgd'"),
+        ("elayers: 3\netype: vggblstm\n", "only ESPnet1's Conformer and Transformer are translated"),
+        (SPECAUG.replace("time_warp", "delta"), "the processing step 'delta' has no translation"),
+    ],
+)
+def test_what_has_no_translation_is_a_mistake(text: str, message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        translated(text)
+    assert message in str(caught.value)
+
+
+def test_espnet2_files_are_left_alone() -> None:
+    assert translation_of(parse_yaml("encoder: conformer\nbatch_size: 3\n", "x")) is None
+
+
+def test_convert_config_writes_a_file_that_means_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = write(tmp_path / "old.yaml", KERNEL15), tmp_path / "new.yaml"
+    assert cli(["convert_config", old, str(new)]) == 0
+    assert "elayers: 12 became encoder_conf.num_blocks: 12" in capsys.readouterr().err
+    assert cli(["convert_config", old]) == 0
+    assert capsys.readouterr().out == new.read_text(encoding="utf-8")
+    first = parse_training(AsrTrainConfig, ["--config", old], prog="t")
+    assert parse_training(AsrTrainConfig, ["--config", str(new)], prog="t") == first
+
+
+def test_convert_config_refuses_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["convert_config", write(tmp_path / "a.yaml", "encoder: conformer\n")]) == 2
+    assert "is not an ESPnet1 configuration" in capsys.readouterr().err
