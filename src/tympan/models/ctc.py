@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from tympan.errors import UserError
 from tympan.nn.dropout import Dropout
-from tympan.nn.full_precision import full_precision
+from tympan.nn.full_precision import at_least_float32, full_precision
 
 
 class Ctc(nn.Module):
-    """`ctc_conf`. The loss is computed in float32 whatever the model's precision.
+    """`ctc_conf`. The loss is computed in float32 at least, whatever the model's precision.
 
     Differs from ESPnet2 on purpose: dropout is off in evaluation.
     """
@@ -45,7 +45,7 @@ class Ctc(nn.Module):
         """(batch,) losses. out (batch, time, size); text (batch, length), whatever beyond its lengths."""
         logits = self.ctc_lo(self.dropout(out))
         with full_precision(logits):
-            log_probs = logits.float().log_softmax(-1).transpose(0, 1)
+            log_probs = at_least_float32(logits).log_softmax(-1).transpose(0, 1)
             return F.ctc_loss(
                 log_probs,
                 text.clamp(min=0),
@@ -61,8 +61,8 @@ class Ctc(nn.Module):
         return F.softmax(self.ctc_lo(out), dim=-1)
 
     def log_softmax(self, out: Tensor) -> Tensor:
-        """(batch, time, vocabulary) log posteriors, in float32."""
-        return F.log_softmax(self.ctc_lo(out).float(), dim=-1)
+        """(batch, time, vocabulary) log posteriors, in float32 at least."""
+        return F.log_softmax(at_least_float32(self.ctc_lo(out)), dim=-1)
 
     def argmax(self, out: Tensor) -> Tensor:
         """(batch, time): the best token of every frame."""
