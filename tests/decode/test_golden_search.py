@@ -15,9 +15,13 @@ from tympan.data.audio import read_audio
 from tympan.decode.ctc_prefix import CtcPrefixScorer
 from tympan.decode.ended import Ended
 from tympan.decode.limits import LengthLimits
+from tympan.decode.load import load_model
+from tympan.decode.model_files import ModelFiles
+from tympan.decode.recognizer import Recognizer
 from tympan.decode.scorer import Encoded
 from tympan.decode.scorers import AttentionScorer, LengthBonus
 from tympan.decode.search import BeamSearch, Weighted
+from tympan.decode.settings import DecodeSettings
 from tympan.models.build import build_asr_model
 from tympan.models.weights import load_weights
 
@@ -72,3 +76,88 @@ def test_batched_search_gives_espnet2s_nbest(golden: Path, name: str) -> None:
     for utterance, hypotheses in zip(expected["utterances"], found, strict=True):
         assert len(hypotheses) == len(expected["nbest"][utterance])
         assert_nbest(hypotheses, expected["nbest"][utterance])
+
+
+@pytest.mark.parametrize("form", ["full", "part"])
+def test_an_ngram_gives_espnet2s_nbest(golden: Path, form: str) -> None:
+    folder = golden / "espnet2" / "conformer"
+    expected = json.loads((golden / "espnet2" / "conformer_ngram" / "expected.json").read_text())
+    utterances = list(expected["nbest"][form])
+    search, weights = expected["search"], expected["search"]["weights"]
+    settings = DecodeSettings(
+        beam_size=search["beam_size"],
+        nbest=search["beam_size"],
+        ctc_weight=weights["ctc"],
+        ngram_weight=weights["ngram"],
+        ngram_scorer=form,
+        penalty=weights["length_bonus"],
+        maxlenratio=search["maxlenratio"],
+        minlenratio=search["minlenratio"],
+    )
+    files = ModelFiles(
+        folder / "config.yaml",
+        folder / "model.pth",
+        ngram_file=golden / "espnet2" / "conformer_ngram" / "4gram.arpa",
+    )
+    recognizer = Recognizer(load_model(files, settings), settings)
+    found = recognizer.searcher(encode(recognizer.loaded.model, golden, utterances))
+    for utterance, hypotheses in zip(utterances, found, strict=True):
+        assert_nbest(hypotheses, expected["nbest"][form][utterance])
+
+
+@pytest.fixture(scope="module")
+def an4(golden: Path) -> ModelFiles:
+    folder = golden / "espnet2" / "an4_trained"
+    return ModelFiles(
+        folder / "asr_config.yaml", folder / "asr_model.pth", folder / "lm_config.yaml", folder / "lm_model.pth"
+    )
+
+
+@pytest.fixture(scope="module")
+def an4_expected(golden: Path) -> dict[str, Any]:
+    expected: dict[str, Any] = json.loads((golden / "espnet2" / "an4_trained" / "nbest.json").read_text())
+    return expected
+
+
+def an4_settings(expected: dict[str, Any]) -> DecodeSettings:
+    names = ("beam_size", "nbest", "ctc_weight", "lm_weight", "penalty", "maxlenratio", "minlenratio")
+    return DecodeSettings(**{name: expected["settings"][name] for name in names})
+
+
+def read_an4(golden: Path, expected: dict[str, Any]) -> list[Any]:
+    folder = golden / "espnet2" / "an4_trained" / "wav"
+    return [read_audio(folder / f"{name}.wav").samples for name in expected["results"]]
+
+
+def test_a_trained_model_with_an_lm_gives_espnet2s_nbest(
+    golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]
+) -> None:
+    """Searches that end by end detection, all utterances in one batch."""
+    settings = an4_settings(an4_expected)
+    recognizer = Recognizer(load_model(an4, settings), settings)
+    found = recognizer.searcher(recognizer.encode(read_an4(golden, an4_expected)))
+    for hypotheses, expected in zip(found, an4_expected["results"].values(), strict=True):
+        assert_nbest(hypotheses[:10], expected["nbest"])
+
+
+def test_float64_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
+    settings = an4_settings(an4_expected)
+    recognizer = Recognizer(load_model(an4, settings, dtype="float64"), settings)
+    samples = read_an4(golden, an4_expected)
+    together = recognizer.decode(samples)
+    for row in (0, 3):
+        (alone,) = recognizer.decode([samples[row]])
+        assert [h.token_ids for h in together[row]] == [h.token_ids for h in alone]
+        assert [h.score for h in together[row]] == pytest.approx([h.score for h in alone], abs=1e-9)
+        assert [h.times for h in together[row]] == [h.times for h in alone]
+
+
+def test_float32_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
+    settings = an4_settings(an4_expected)
+    recognizer = Recognizer(load_model(an4, settings), settings)
+    samples = read_an4(golden, an4_expected)
+    together = recognizer.decode(samples)
+    for row in (1, 4):
+        (alone,) = recognizer.decode([samples[row]])
+        assert together[row][0].token_ids == alone[0].token_ids
+        assert [h.score for h in together[row]] == pytest.approx([h.score for h in alone], abs=1e-4)

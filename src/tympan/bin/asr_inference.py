@@ -49,6 +49,9 @@ class Options:
     lm_weight: float = option(1.0, help="of the neural language model", group=SEARCH)
     ngram_weight: float = option(0.9, help="of the n-gram (log10)", group=SEARCH)
     ngram_scorer: Literal["full", "part"] = option("full", help="before or after pre-selection", group=SEARCH)
+    ngram_scores_end: bool = option(
+        False, help="the n-gram knows the end as </s>; false: an unknown word, as with ESPnet2", group=SEARCH
+    )
     penalty: float = option(0.0, help="added for every token", group=SEARCH)
     maxlenratio: float = option(
         0.0, help="0: end detection; positive: share of the frames; negative: that many tokens", group=SEARCH

@@ -14,6 +14,7 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.training import load_training_config
 from tympan.decode.model_files import ModelFiles
+from tympan.decode.settings import DecodeSettings
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
@@ -45,8 +46,8 @@ class LoadedModel:
 
 def load_model(
     files: ModelFiles,
+    settings: DecodeSettings,
     *,
-    ngram_scorer: str = "full",
     device: torch.device | None = None,
     dtype: str = "float32",
     allow_import: bool = False,
@@ -73,7 +74,7 @@ def load_model(
         device=device,
         dtype=number_format,
         lm=lm,
-        ngram=None if files.ngram_file is None else _load_ngram(files.ngram_file, vocabulary, ngram_scorer, device),
+        ngram=None if files.ngram_file is None else _load_ngram(files.ngram_file, vocabulary, settings, device),
     )
 
 
@@ -124,11 +125,11 @@ def _load_lm(
     return lm
 
 
-def _load_ngram(path: Path, vocabulary: Vocabulary, form: str, device: torch.device) -> Any:
+def _load_ngram(path: Path, vocabulary: Vocabulary, settings: DecodeSettings, device: torch.device) -> Any:
     from tympan.decode.ngram_scorer import load_ngram_scorer
 
-    is_full = form == "full"
-    return load_ngram_scorer(path, vocabulary.tokens, eos=vocabulary.eos_id, device=device, is_full=is_full)
+    eos = vocabulary.eos_id if settings.ngram_scores_end else None
+    return load_ngram_scorer(path, vocabulary.tokens, eos=eos, device=device, is_full=settings.ngram_scorer == "full")
 
 
 def _fill(model: nn.Module, weights: dict[str, Tensor], weights_path: Path, config_path: Path) -> None:

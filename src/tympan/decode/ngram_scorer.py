@@ -26,14 +26,14 @@ class NgramState(BeamState):
 class NgramFullScorer:
     """Scores the whole vocabulary (`--ngram_scorer full`)."""
 
-    def __init__(self, model: NgramModel, token_list: Sequence[str], *, eos: int, device: torch.device) -> None:
-        """`eos`: the token that ends a sentence; it is scored as </s>.
-
-        ESPnet2 looks `<sos/eos>` up as a word and scores it as unknown; ESPnet1 does as here.
+    def __init__(self, model: NgramModel, token_list: Sequence[str], *, eos: int | None, device: torch.device) -> None:
+        """`eos`: the token that is scored as </s>, as with ESPnet1. None: none is, as with ESPnet2, which looks
+        `<sos/eos>` up as a word and scores it as unknown.
         """
         numbers = {word: number for number, word in enumerate(model.words)}
         words = [numbers.get(token, numbers["<unk>"]) for token in token_list]
-        words[eos] = numbers["</s>"]
+        if eos is not None:
+            words[eos] = numbers["</s>"]
         self.unknown_tokens = [token for token, word in zip(token_list, words, strict=True) if word == numbers["<unk>"]]
         self.word_of_token = torch.tensor(words, device=device)
         self.table = NgramTable.from_model(model, device)
@@ -68,7 +68,12 @@ class NgramPartScorer(NgramFullScorer):
 
 
 def load_ngram_scorer(
-    path: str | os.PathLike[str], token_list: Sequence[str], *, eos: int, device: torch.device, is_full: bool = True
+    path: str | os.PathLike[str],
+    token_list: Sequence[str],
+    *,
+    eos: int | None,
+    device: torch.device,
+    is_full: bool = True,
 ) -> NgramFullScorer:
     """A scorer from an ARPA or binary file."""
     kind = NgramFullScorer if is_full else NgramPartScorer

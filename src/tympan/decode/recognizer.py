@@ -70,9 +70,7 @@ class Recognizer:
         if unknown:
             raise UserError(f"there is no decode setting '{unknown[0]}'; known: {', '.join(known)}")
         chosen = DecodeSettings(**{**files.settings, **settings})
-        loaded = load_model(
-            files, ngram_scorer=chosen.ngram_scorer, device=torch.device(device), dtype=dtype, allow_import=allow_import
-        )
+        loaded = load_model(files, chosen, device=torch.device(device), dtype=dtype, allow_import=allow_import)
         return cls(loaded, chosen, limits=limits)
 
     @property

@@ -23,6 +23,8 @@ class DecodeSettings:
     lm_weight: float = 1.0
     ngram_weight: float = 0.9
     ngram_scorer: Literal["full", "part"] = "full"
+    ngram_scores_end: bool = False
+    """The end of a sentence is </s> to the n-gram; ESPnet2 has it scored as an unknown word."""
     penalty: float = 0.0
     maxlenratio: float = 0.0
     minlenratio: float = 0.0

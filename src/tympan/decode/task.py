@@ -91,7 +91,7 @@ def _built(key: str) -> Recognizer:
         torch.set_num_threads(spec.num_threads)
     loaded = load_model(
         spec.files,
-        ngram_scorer=spec.settings.ngram_scorer,
+        spec.settings,
         device=torch.device(spec.device),
         dtype=spec.dtype,
         allow_import=spec.allow_import,
