@@ -28,6 +28,8 @@ class SelfAttentionContext:
     """(positions, size): sinusoids, for relative attention."""
     lengths: Tensor | None = None
     """(batch,): frames of each utterance, for legacy relative attention."""
+    max_len: int = 0
+    """Where the legacy table begins to count down, unless an input is longer."""
 
 
 class MultiHeadedAttention(nn.Module):
@@ -172,9 +174,12 @@ class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
         batch, heads, time, _ = scores.shape
         query = torch.arange(time, device=scores.device).unsqueeze(1)
         key = torch.arange(time, device=scores.device)
-        past = query * time + (context.lengths.view(-1, 1, 1) - 1 - query + key)
+        lengths = context.lengths.view(-1, 1, 1)
+        # The table counts down from the longest input; a shorter one has its own beginning in it.
+        first = max(context.max_len, time) - lengths.clamp(min=context.max_len)
+        past = query * time + (lengths - 1 - query + key)
         future = (query + 1) * time + (key - query - 2)
-        index = torch.where(key <= query, past, future).clamp_(0, time * time - 1)
+        index = (first + torch.where(key <= query, past, future)).clamp_(0, time * time - 1)
         index = index.view(batch, 1, time * time).expand(batch, heads, time * time)
         shifted = scores.flatten(2).gather(2, index).view(batch, heads, time, time)
         return shifted.masked_fill(key == query + 1, 0.0)

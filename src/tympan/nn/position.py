@@ -21,6 +21,8 @@ class Positioned:
     x: Tensor
     table: Tensor | None = None
     """(positions, size): sinusoids of relative positions."""
+    max_len: int = 0
+    """The legacy table counts down from here, unless the input is longer."""
 
 
 def sinusoids(positions: Tensor, size: int) -> Tensor:
@@ -112,7 +114,10 @@ class RelPositionalEncoding(_Table):
 
 
 class LegacyRelPositionalEncoding(_Table):
-    """x * sqrt(size), and sinusoids counted down from `max_len` - 1 (ESPnet's first relative encoding)."""
+    """x * sqrt(size), and sinusoids counted down from `max_len` - 1 (ESPnet's first relative encoding).
+
+    From time - 1 for longer inputs. ESPnet2 keeps counting from the longest input it has ever seen: not followed.
+    """
 
     def __init__(self, size: int, dropout_rate: float, max_len: int = 5000) -> None:
         super().__init__(size, dropout_rate, max_len)
@@ -121,8 +126,10 @@ class LegacyRelPositionalEncoding(_Table):
         return torch.arange(length - 1, -1, -1)
 
     def forward(self, x: Tensor) -> Positioned:
-        table = self._get_table(x.size(1), x)[: x.size(1)].to(x.dtype)
-        return Positioned(self.dropout(x * self.scale), self.dropout(table))
+        table = self._get_table(x.size(1), x)
+        longer_by = table.size(0) - max(self.max_len, x.size(1))
+        table = table[longer_by : longer_by + x.size(1)].to(x.dtype)
+        return Positioned(self.dropout(x * self.scale), self.dropout(table), self.max_len)
 
 
 POSITION_CLASSES = {

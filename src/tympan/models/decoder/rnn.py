@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 from tympan.nn.dropout import Dropout
+from tympan.nn.full_precision import at_least_float32
 from tympan.nn.rnn_attention import Attended, AttentionMemory, AttentionType, build_rnn_attention
 
 
@@ -107,7 +108,7 @@ class RnnDecoder(nn.Module):
     def step(self, tokens: Tensor, state: RnnDecoderState) -> tuple[Tensor, RnnDecoderState]:
         """Log probabilities (U, B, vocabulary) of what follows tokens (U, B), sos at first."""
         out, _, state = self._advance(self.dropout(self.embed(tokens)), state)
-        return self.output(out).float().log_softmax(-1), state
+        return at_least_float32(self.output(out)).log_softmax(-1), state
 
     def _advance(self, token: Tensor, state: RnnDecoderState) -> tuple[Tensor, Attended, RnnDecoderState]:
         """token (U, B, units) -> what is projected to the vocabulary, (U, B, features)."""

@@ -19,6 +19,7 @@ from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 from tympan.nn.checkpointing import call_layer
 from tympan.nn.dropout import Dropout
 from tympan.nn.feed_forward import PositionwiseFeedForward
+from tympan.nn.full_precision import at_least_float32
 from tympan.nn.input_layer import InputSequence
 from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import causal_bias, key_bias, length_mask
@@ -94,10 +95,10 @@ class TransformerDecoder(nn.Module):
         causal = causal_bias(ys_in.size(1), x.dtype, x.device)
         self_bias = key_bias(length_mask(ys_in_lengths, ys_in.size(1)), x.dtype) + causal
         memory_bias = key_bias(length_mask(memory_lengths, memory.size(1)), x.dtype)
-        for index, block in enumerate(self.decoders):
+        for number, block in enumerate(self.decoders, start=1):
             if self.training and self.layer_drop_rate > 0 and torch.rand(()).item() < self.layer_drop_rate:
                 continue
-            is_checkpointed = self.training and (self.grad_checkpointing or index in self.checkpointed_layers)
+            is_checkpointed = self.training and (self.grad_checkpointing or number in self.checkpointed_layers)
             x = call_layer(block, x, self_bias, memory, memory_bias, is_checkpointed=is_checkpointed)
         return self._read_out(x)
 
@@ -118,7 +119,7 @@ class TransformerDecoder(nn.Module):
         x: Tensor = position(embedding(tokens.reshape(-1, 1)), length).x  # (U * B, 1, size)
         for index, block in enumerate(self.decoders):
             x = block.step(x, cache[:, :, index], state.memory[index], state.memory_bias)  # type: ignore[operator]
-        log_probs = self._read_out(x).float().log_softmax(-1).view(utterances, beams, -1)
+        log_probs = at_least_float32(self._read_out(x)).log_softmax(-1).view(utterances, beams, -1)
         return log_probs, TransformerDecoderState(cache, state.memory, state.memory_bias)
 
     def _read_out(self, x: Tensor) -> Tensor:

@@ -33,24 +33,29 @@ class BlockEncoder(Protocol):
     interctc_layer_idx: tuple[int, ...]
     interctc_use_conditioning: bool
     conditioning_layer: nn.Module | None
+    normalizes_intermediate: bool
+    checkpointed_layers: frozenset[int]
+    """Numbers of the blocks, from 1; 0 is the input layer."""
     grad_checkpointing: bool
 
 
 def encode_in_blocks(encoder: BlockEncoder, features: Tensor, lengths: Tensor, ctc: Ctc | None) -> EncoderOutput:
     """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`."""
-    positioned = encoder.embed(features)
+    is_checkpointed = encoder.training and (encoder.grad_checkpointing or 0 in encoder.checkpointed_layers)
+    positioned = call_layer(encoder.embed, features, is_checkpointed=is_checkpointed)
     lengths = encoder.embed.output_lengths(lengths)  # type: ignore[operator]
     x = positioned.x
     mask = length_mask(lengths, x.size(1))
-    context = SelfAttentionContext(key_bias(mask, x.dtype), positioned.table, lengths)
+    context = SelfAttentionContext(key_bias(mask, x.dtype), positioned.table, lengths, positioned.max_len)
     intermediate = []
-    is_checkpointed = encoder.grad_checkpointing and encoder.training
     for number, block in enumerate(encoder.encoders, start=1):
         if encoder.training and encoder.layer_drop_rate > 0 and torch.rand(()).item() < encoder.layer_drop_rate:
             continue
+        is_checkpointed = encoder.training and (encoder.grad_checkpointing or number in encoder.checkpointed_layers)
         x = call_layer(block, x, mask, context, is_checkpointed=is_checkpointed)
         if number in encoder.interctc_layer_idx:
-            out = x if encoder.after_norm is None else encoder.after_norm(x)
+            is_normalized = encoder.normalizes_intermediate and encoder.after_norm is not None
+            out = encoder.after_norm(x) if is_normalized else x  # type: ignore[misc]
             intermediate.append((number, out))
             if encoder.interctc_use_conditioning:
                 assert ctc is not None

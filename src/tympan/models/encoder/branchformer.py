@@ -27,7 +27,10 @@ from tympan.nn.position import POSITION_CLASSES
 
 
 class BranchformerEncoder(nn.Module):
-    """`encoder: branchformer`."""
+    """`encoder: branchformer`.
+
+    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,8 @@ class BranchformerEncoder(nn.Module):
         zero_triu: bool = False,
         padding_idx: int = -1,
         stochastic_depth_rate: float | list[float] = 0.0,
+        qk_norm: bool = False,
+        use_flash_attn: bool = True,
     ) -> None:
         super().__init__()
         if not (use_attn or use_cgmlp):
@@ -88,6 +93,7 @@ class BranchformerEncoder(nn.Module):
                 size=output_size,
                 dropout_rate=attention_dropout_rate,
                 zero_triu=zero_triu,
+                qk_norm=qk_norm,
             )
             cgmlp = ConvolutionalGatingMLP(
                 output_size,
@@ -115,6 +121,8 @@ class BranchformerEncoder(nn.Module):
         self.interctc_layer_idx: tuple[int, ...] = ()
         self.interctc_use_conditioning = False
         self.conditioning_layer: nn.Module | None = None
+        self.normalizes_intermediate = True
+        self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:

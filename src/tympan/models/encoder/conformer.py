@@ -126,6 +126,8 @@ class ConformerEncoder(nn.Module):
         self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
         self.interctc_use_conditioning = interctc_use_conditioning
         self.conditioning_layer: nn.Module | None = None
+        self.normalizes_intermediate = True
+        self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:

@@ -28,7 +28,10 @@ from tympan.nn.position import POSITION_CLASSES
 
 
 class EBranchformerEncoder(nn.Module):
-    """`encoder: e_branchformer`."""
+    """`encoder: e_branchformer`. Intermediate CTC sees outputs without the last normalisation, as in ESPnet2.
+
+    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    """
 
     def __init__(
         self,
@@ -65,6 +68,9 @@ class EBranchformerEncoder(nn.Module):
         merge_conv_kernel: int = 3,
         interctc_layer_idx: Sequence[int] | None = None,
         interctc_use_conditioning: bool = False,
+        qk_norm: bool = False,
+        use_flash_attn: bool = True,
+        gradient_checkpoint_layers: Sequence[int] = (),
     ) -> None:
         super().__init__()
         attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
@@ -93,6 +99,7 @@ class EBranchformerEncoder(nn.Module):
                     size=output_size,
                     dropout_rate=attention_dropout_rate,
                     zero_triu=zero_triu,
+                    qk_norm=qk_norm,
                 ),
                 cgmlp=ConvolutionalGatingMLP(
                     output_size,
@@ -114,6 +121,8 @@ class EBranchformerEncoder(nn.Module):
         self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
         self.interctc_use_conditioning = interctc_use_conditioning
         self.conditioning_layer: nn.Module | None = None
+        self.normalizes_intermediate = False
+        self.checkpointed_layers = frozenset(gradient_checkpoint_layers)
         self.grad_checkpointing = False
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:

@@ -41,6 +41,7 @@ class TransformerEncoder(nn.Module):
             "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
         ]
         | None = "conv2d",
+        pos_enc_layer_type: Literal["abs_pos"] = "abs_pos",
         normalize_before: bool = True,
         concat_after: bool = False,
         positionwise_layer_type: Literal["linear", "conv1d", "conv1d-linear"] = "linear",
@@ -93,6 +94,8 @@ class TransformerEncoder(nn.Module):
         self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
         self.interctc_use_conditioning = interctc_use_conditioning
         self.conditioning_layer: nn.Module | None = None
+        self.normalizes_intermediate = True
+        self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
