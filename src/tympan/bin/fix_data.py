@@ -1,0 +1,54 @@
+"""Mend a data directory: sort it, drop what is broken, keep a copy of the files, tell what was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tympan.config import argument, option, parse_args
+from tympan.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    data_dir: Path = argument(help="data directory; its old files are kept in .backup inside it")
+    nj: int = option(1, help="worker processes that check audio")
+    audio: bool = option(True, help="drop recordings that are missing, unreadable or cut off, too")
+    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan fix_data", description=__doc__)
+
+    from tympan.data.fix import fix
+    from tympan.data.validate import validate
+
+    report = validate(options.data_dir, nj=options.nj, audio=options.audio, allow_pipes=options.allow_pipes)
+    pipes = [fault for fault in report.errors if fault.kind == "pipe"]
+    if pipes:
+        raise UserError(str(pipes[0]))
+    result = fix(report)
+    if result.backup is None:
+        print(f"{report.describe()}: nothing to mend")
+    else:
+        for key, reason in result.dropped.items():
+            print(f"dropped '{key}': {reason}")
+        mended = ", ".join(f"{count} {kind}" for kind, count in sorted(result.mended.items()))
+        print(
+            f"{options.data_dir}: kept {len(result.data.utterances)} utterances, dropped {len(result.dropped)}"
+            + (f"; mended lines: {mended}" if mended else "")
+        )
+        print(f"the old files and the list of what was dropped are in {result.backup}")
+    left = [fault for fault in report.errors if fault.kind in ("sample-rate", "channels", "duration")]
+    for fault in left:
+        print(fault)
+    if left:
+        print("these can't be mended without knowing what is right; see docs/data.md")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

@@ -1,0 +1,64 @@
+"""Check a Kaldi-style data directory and its audio; lists every fault with file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import argument, option, parse_args
+
+
+@dataclass(frozen=True)
+class Options:
+    data_dir: list[Path] = argument(help="data directories")
+    nj: int = option(1, help="worker processes that check audio")
+    audio: bool = option(True, help="check that every recording is there and whole")
+    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
+    show: int = option(20, help="at most so many faults of a kind are printed; 0: all")
+    report: Path | None = option(None, help="write all faults to this file")
+    executor: Literal["local", "dask"] = option("local", help="where audio is checked")
+    dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan validate_data", description=__doc__)
+
+    from tympan.data.validate import validate
+    from tympan.runtime.atomic import atomic_write
+
+    reports = [
+        validate(
+            directory,
+            nj=options.nj,
+            audio=options.audio,
+            allow_pipes=options.allow_pipes,
+            executor=options.executor,
+            dask_address=options.dask_address,
+        )
+        for directory in options.data_dir
+    ]
+    for report in reports:
+        shown: dict[str, int] = {}
+        for fault in report.faults:
+            shown[fault.kind] = shown.get(fault.kind, 0) + 1
+            if not options.show or shown[fault.kind] <= options.show:
+                print(fault)
+        for kind, count in report.kinds().items():
+            if options.show and count > options.show:
+                print(f"... and {count - options.show} more of kind '{kind}' (--show 0 or --report FILE lists them)")
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.kinds().items()))
+        print(f"{report.describe()}: {kinds or 'no faults'}")
+        if report.errors:
+            print(f"`tympan fix_data {report.path}` drops what is broken and keeps a copy of the files")
+    if options.report is not None:
+        with atomic_write(options.report) as stream:
+            stream.writelines(f"{fault}\n" for report in reports for fault in report.faults)
+    return 1 if any(report.errors for report in reports) else 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

@@ -1,0 +1,92 @@
+"""Mend a data directory: sort it, drop what is broken, keep a copy of what was there."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tympan.data.kaldi_dir import DataDir, kind_of, parse_segment, write_table
+from tympan.data.validate import Report
+
+_BROKEN_AUDIO = ("missing-audio", "unreadable-audio", "truncated-audio", "empty-audio")
+_BROKEN_UTTERANCE = ("empty-text", "segment", "missing-archive")
+_BROKEN_LINE = ("carriage-return", "empty-line", "encoding", "columns", "duplicate", "unsorted", "spk2utt")
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What was done: ids that were dropped with the reason, lines that were mended by kind, where the old files are."""
+
+    data: DataDir
+    dropped: dict[str, str]
+    mended: dict[str, int]
+    backup: Path | None
+
+
+def fix(report: Report) -> Fixed:
+    """Write the directory of a validation anew without its faults. Nothing is touched if there are none to mend.
+
+    Kept are utterances that every file has and whose audio can be read; of repeated lines the first. A mix of sample
+    rates is not mended: which of them is right is for the user to say.
+    """
+    dropped = dict(_dropped(report))
+    tables = {
+        name: dict(sorted(table.entries.items()))
+        for name, table in report.tables.items()
+        if name != "spk2utt" and (table.entries or kind_of(name) != "utterance")
+    }
+    whole = DataDir(report.path, tables)
+    kept = whole.keep([key for key in whole.utterances if key not in dropped])
+    mended = {kind: count for kind, count in report.kinds().items() if kind in _BROKEN_LINE}
+    if not _differs(kept, report):
+        return Fixed(kept, {}, {}, None)
+    backup = _back_up(report)
+    written = kept.write(report.path)
+    write_table(backup / "dropped", dropped)
+    return Fixed(written, dropped, mended, backup)
+
+
+def _dropped(report: Report) -> Iterator[tuple[str, str]]:
+    """(utterance, why it can't stay), the first reason last so that it wins in a dict."""
+    tables = report.tables
+    base = next(name for name in ("segments", "wav.scp", "feats.scp") if name in tables)
+    audio = {fault.key: fault.message for fault in report.errors if fault.kind in _BROKEN_AUDIO}
+    everywhere = set(tables[base].entries)
+    for name, table in tables.items():
+        if kind_of(name) == "utterance" and table.entries:
+            for key in everywhere ^ set(table.entries):
+                here, there = (base, name) if key in everywhere else (name, base)
+                yield key, f"it is in {here} and not in {there}"
+    for key in everywhere:
+        recording = key
+        if base == "segments":
+            recording = parse_segment(tables["segments"].entries[key], "").recording
+            if recording not in tables["wav.scp"].entries:
+                yield key, f"its recording '{recording}' is not in wav.scp"
+        if recording in audio:
+            yield key, audio[recording]
+    for fault in report.errors:
+        if fault.kind in _BROKEN_UTTERANCE:
+            yield fault.key, fault.message
+
+
+def _differs(kept: DataDir, report: Report) -> bool:
+    if any(fault.kind in _BROKEN_LINE for fault in report.faults):
+        return True
+    if "utt2spk" in report.tables and "spk2utt" not in report.tables:
+        return True
+    return any(kept.tables.get(name) != table.entries for name, table in report.tables.items() if name != "spk2utt")
+
+
+def _back_up(report: Report) -> Path:
+    """Copy the tables to .backup, .backup.1, ...: an earlier copy is never overwritten."""
+    backup, number = report.path / ".backup", 0
+    while backup.exists():
+        number += 1
+        backup = report.path / f".backup.{number}"
+    backup.mkdir()
+    for name in report.tables:
+        shutil.copy2(report.path / name, backup / name)
+    return backup
