@@ -91,13 +91,14 @@ def _tell_corpus(path: str, corpus: Corpus) -> None:
         f"{len(corpus.words) - 3:,} different"
     )
     if corpus.empty_sentences:
-        logging.warning(
-            f"{path}: {corpus.empty_sentences:,} lines are empty; they count as empty sentences, as in lmplz"
-        )
+        logging.warning(f"{path}: {corpus.empty_sentences:,} empty lines count as empty sentences, as in lmplz")
 
 
 def _tell_estimate(found: Estimate) -> None:
-    for n, (count, discounts) in enumerate(zip(found.model.counts, found.discounts, strict=True), start=1):
+    counts = found.model.counts
+    if len(counts) < len(found.discounts):
+        logging.warning(f"no {len(counts) + 1}-gram is left after pruning: the model has order {len(counts)}")
+    for n, (count, discounts) in enumerate(zip(counts, found.discounts, strict=False), start=1):
         note = " (the fallback)" if n in found.fallback_orders else ""
         shown = " ".join(f"{value:.4f}" for value in discounts)
         logging.info(f"{n}-grams: {count:,}, discounts {shown}{note}")

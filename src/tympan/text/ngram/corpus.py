@@ -87,7 +87,8 @@ def _check(block: bytes, path: str, *, first_line: int, skip_symbols: bool) -> N
     if (at := block.find(b"\0")) >= 0:
         line = first_line + block.count(b"\n", 0, at)
         raise UserError(f"{path}:{line}: a NUL byte: this is no UTF-8 text (UTF-16? convert it with iconv)")
-    if not skip_symbols and (found := _SPECIAL.search(block)):
+    is_suspect = any(word.encode() in block for word in SPECIAL_WORDS)  # many times faster than the pattern
+    if is_suspect and not skip_symbols and (found := _SPECIAL.search(block)):
         line = first_line + block.count(b"\n", 0, found.start())
         raise UserError(
             f"{path}:{line}: {found.group().decode()} has its own meaning in a language model and may not be a token "

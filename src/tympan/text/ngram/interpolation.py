@@ -44,8 +44,8 @@ class _Done:
 def interpolate(
     orders: list[AdjustedCounts], *, discounts: list[Sequence[float]], words: list[str], scratch: Scratch
 ) -> NgramModel:
-    """The model. `orders` is emptied on the way, so that finished arrays can go."""
-    counts = [int(np.count_nonzero(found.is_kept)) for found in orders]
+    """The model, up to the highest order that pruning left. `orders` is emptied on the way, to free finished arrays."""
+    counts = [count for found in orders if (count := int(np.count_nonzero(found.is_kept)))]
     entries, states = sum(counts), 1 + sum(counts[:-1])
     model = NgramModel(
         words=words,

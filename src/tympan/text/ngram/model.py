@@ -41,7 +41,8 @@ class NgramModel:
 
     def contexts(self, entries: Array) -> Array:
         """State that each of these entries extends."""
-        return np.searchsorted(self.children, entries, side="right") - 1
+        # Of one type: else the whole array would be converted for every call.
+        return np.searchsorted(self.children, entries.astype(self.children.dtype), side="right") - 1
 
     def ngrams(self, first: int, last: int) -> Array:
         """Words of the entries first..last-1, which must be of one order: (entries, order) word numbers."""
