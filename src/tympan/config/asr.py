@@ -51,6 +51,9 @@ class AsrTrainConfig(TrainConfig):
     g2p: str | None = option(None, help="grapheme to phoneme, for phn", group=TEXT)
     speech_volume_normalize: float | None = option(None, help="peak to scale audio to", group=AUGMENT)
     speed_perturb: list[float] = option([], help="speeds to choose from on the fly (Tympan)", group=AUGMENT)
+    volume_perturb: tuple[float, float] | None = option(
+        None, help="lowest and highest gain to choose from on the fly, such as 0.5,2 (Tympan)", group=AUGMENT
+    )
     rir_scp: str | None = option(None, help="room impulse responses", group=AUGMENT)
     rir_apply_prob: float = option(1.0, help="probability of a room", group=AUGMENT)
     noise_scp: str | None = option(None, help="noise recordings", group=AUGMENT)

@@ -86,6 +86,9 @@ def _cast_union(value: Any, wanted: Any, members: tuple[Any, ...]) -> Any:
             raise _refusal(value, wanted) from None
     plain = float(value) if isinstance(value, WrittenFloat) else value
     exact = [member for member in candidates if type(plain) is member]
+    if not isinstance(plain, (list, tuple)):
+        # A lone value becomes a list of one only where nothing else takes it.
+        candidates.sort(key=_is_sequence)
     for member in exact + candidates:
         try:
             return cast(value, member)
@@ -155,6 +158,11 @@ def members_of(wanted: Any) -> tuple[Any, ...]:
 def _is_text(wanted: Any) -> bool:
     is_words = typing.get_origin(wanted) is Literal and all(isinstance(item, str) for item in typing.get_args(wanted))
     return wanted is str or wanted is Path or is_words
+
+
+def _is_sequence(wanted: Any) -> bool:
+    origin: Any = typing.get_origin(wanted) or wanted
+    return origin is tuple or origin in _SEQUENCES
 
 
 def _refusal(value: Any, wanted: Any) -> CastError:

@@ -24,9 +24,6 @@ LACKING: dict[str, dict[str, Any]] = {
         "lang_token_id": -1,
     },
     "preprocessor_conf:default": {
-        "nonsplit_symbol": None,
-        "data_aug_effects": None,
-        "data_aug_prob": 0.0,
         "whisper_language": None,
         "whisper_task": None,
     },

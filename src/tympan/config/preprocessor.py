@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -17,7 +18,7 @@ class PreprocessorConf:
     text_name: str = "text"
     fs: int = 0
     nonsplit_symbol: list[str] | None = None
-    data_aug_effects: list[str] | None = None
+    data_aug_effects: list[Any] | None = None
     data_aug_num: tuple[int, int] = (1, 1)
     data_aug_prob: float = 0.0
     min_sample_size: int = -1

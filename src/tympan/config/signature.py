@@ -96,7 +96,8 @@ def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset(
         if name in supplied or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
-        result[name] = Parameter(_without_tensors(hints.get(name), default), _as_value(default))
+        annotation = hints.get(name, parameter.annotation)
+        result[name] = Parameter(_or_from_default(_known(annotation), default), _as_value(default))
     return result
 
 
@@ -180,12 +181,13 @@ def _union(members: list[Any]) -> Any:
     return typing.Union[tuple(known)] if known else None  # noqa: UP007
 
 
-def _without_tensors(annotation: Any, default: Any) -> Any:
-    """What `_type_of` gives, from the type itself."""
-    return _or_from_default(None if annotation is None else _known(annotation), default)
-
-
 def _known(annotation: Any) -> Any:
+    """What `_type_of` gives, from the type itself (or its text, where a name in the signature can't be resolved)."""
+    if isinstance(annotation, str):
+        try:
+            return _type_of(ast.parse(annotation, mode="eval").body)
+        except _Unreadable:
+            return None
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return _union([_known(member) for member in arguments])

@@ -62,10 +62,10 @@ def check_together(values: Mapping[str, Any], where: Where, mistakes: Mistakes) 
             mistakes.add(where(name), f"must lie between 0 and 1, found {values[name]}")
     if values["device"] == "cpu" and values["ngpu"] > 0:
         mistakes.add(
-            where("ngpu"), f"ngpu {values['ngpu']} wants accelerators, but device is cpu. Use --nproc for processes"
+            where("ngpu"), f"{values['ngpu']} wants accelerators, but device is cpu. Use --nproc for processes"
         )
     if values["ngpu"] > 0 and values["nproc"] > 1:
-        mistakes.add(where("nproc"), "nproc is for the CPU: with --ngpu N there is one process a device")
+        mistakes.add(where("nproc"), "is for the CPU: with --ngpu N there is one process a device")
     if values["elastic"] is not None:
         _check_elastic(values["elastic"], where, mistakes)
     if values["use_amp"] and values["train_dtype"] in ("float64", "O0", "O1", "O2", "O3"):

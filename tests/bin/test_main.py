@@ -1,0 +1,81 @@
+"""`tympan` itself: the list of commands, the two ways to run one, how mistakes end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tympan
+from tympan.bin import main as main_module
+from tympan.bin.main import cli, commands, run
+from tympan.errors import UserError
+
+
+def start(*argv: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *argv], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
+def test_alone_lists_every_command_with_its_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(argv) == 0
+    lines = capsys.readouterr().out.splitlines()
+    for name, purpose in commands().items():
+        assert purpose, name
+        assert any(line.split() == [name, *purpose.split()] for line in lines), name
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["--version"]) == 0
+    assert capsys.readouterr().out == f"tympan {tympan.__version__}\n"
+
+
+def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["convert-confg"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "tympan: error: there is no command 'convert-confg'. Did you mean 'convert_config'?\n"
+    )
+
+
+def test_both_ways_are_the_same() -> None:
+    one = start("-m", "tympan", "convert_config", "--help")
+    other = start("-m", "tympan.bin.convert_config", "--help")
+    assert one.returncode == other.returncode == 0
+    assert one.stdout == other.stdout
+    assert "usage: tympan convert_config OLD [NEW] [options]" in one.stdout
+    failed = start("-m", "tympan.bin.convert_config", "no.yaml")
+    assert failed.returncode == 2
+    assert failed.stderr == "tympan: error: no.yaml: cannot be read: No such file or directory\n"
+
+
+def test_help_of_the_tool_imports_neither_torch_nor_numpy() -> None:
+    heavy = "print(sorted({'torch', 'numpy', 'pydantic'} & set(sys.modules)))"
+    code = f"import sys; from tympan.bin.main import cli; cli(['--help']); {heavy}"
+    assert start("-c", code).stdout.splitlines()[-1] == "[]"
+
+
+def test_endings(capsys: pytest.CaptureFixture[str]) -> None:
+    def mistaken(argv: object) -> int:
+        raise UserError("this is wrong")
+
+    def interrupted(argv: object) -> int:
+        raise KeyboardInterrupt
+
+    assert run(mistaken) == 2
+    assert run(interrupted) == 130
+    assert capsys.readouterr().err == "tympan: error: this is wrong\ntympan: interrupted\n"
+    with pytest.raises(ZeroDivisionError):
+        run(lambda argv: 1 // 0)
+
+
+@pytest.mark.parametrize("name", sorted(commands()))
+def test_every_command_has_help_and_can_be_run_as_a_module(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    source = Path(main_module.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    assert 'if __name__ == "__main__":' in source
+    with pytest.raises(SystemExit) as caught:
+        cli([name, "--help"])
+    assert caught.value.code == 0
+    assert f"usage: tympan {name}" in capsys.readouterr().out

@@ -1,0 +1,254 @@
+"""ESPnet2's interface: its document's commands, its printed configurations, its trained models' files."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tympan.config import choices, dump_config, load_training_config, parse_training
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.lm import LmTrainConfig
+from tympan.config.registry import Registry
+from tympan.config.signature import _Unreadable, import_class, signature_from_class, signature_from_source
+from tympan.errors import UserError
+
+# Everything that a run needs besides what a row is about.
+MODEL = ["--encoder", "conformer", "--decoder", "transformer"]
+
+
+def parse(*argv: str) -> AsrTrainConfig:
+    return parse_training(AsrTrainConfig, [*MODEL, *argv], prog="tympan asr_train")
+
+
+def printed(schema: type[Any], argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    with pytest.raises(SystemExit) as caught:
+        parse_training(schema, [*argv, "--print_config"], prog="t")
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "expected"),
+    [
+        (["--optim_conf", "lr=0.1", "--optim_conf", "rho=0.8"], {"optim_conf.lr": 0.1, "optim_conf.rho": 0.8}),
+        (["--optim_conf", "{lr: 0.1, rho: 0.8}"], {"optim_conf.lr": 0.1, "optim_conf.rho": 0.8}),
+        (["--optim", "adam"], {"optim": "adam", "optim_conf.betas": (0.9, 0.999), "optim_conf.lr": 0.001}),
+        (["--optim", "sgd"], {"optim_conf.lr": 0.1, "optim_conf.nesterov": False}),
+        (["--scheduler", "ReduceLROnPlateau"], {"scheduler": "reducelronplateau", "scheduler_conf.factor": 0.1}),
+        (["--scheduler", "none"], {"scheduler": None, "scheduler_conf": {}}),
+        (["--resume", "true"], {"resume": True}),
+        (["--log_interval", "100"], {"log_interval": 100}),
+        (["--num_iters_per_epoch", "1000"], {"num_iters_per_epoch": 1000}),
+        (["--ngpu", "2"], {"ngpu": 2}),
+        (["--batch_size", "20"], {"batch_size": 20, "valid_batch_size": None}),
+        (["--valid_batch_size", "200"], {"valid_batch_size": 200}),
+        (["--batch_size", "10", "--ngpu", "2"], {"batch_size": 10, "batch_size_per_device": False}),
+        (["--accum_grad", "2"], {"accum_grad": 2}),
+        *((["--train_dtype", name], {"train_dtype": name}) for name in ("float16", "float32", "float64")),
+        *((["--train_dtype", name], {"train_dtype": name}) for name in ("O0", "O1", "O2", "O3", "bfloat16")),
+        (["--cudnn_deterministic", "true"], {"cudnn_deterministic": True}),
+        (["--batch_type", "seq"], {"batch_type": "folded"}),
+        (["--batch_type", "bin"], {"batch_type": "numel"}),
+        (["--batch_type", "frame"], {"batch_type": "length"}),
+        (
+            ["--train_data_path_and_name_and_type", "dump/wav.scp,speech,sound"],
+            {"train_data_path_and_name_and_type": [("dump/wav.scp", "speech", "sound")]},
+        ),
+        (["--keep_nbest_models", "5", "10"], {"keep_nbest_models": [5, 10]}),
+        (["--best_model_criterion", "valid,acc,max"], {"best_model_criterion": [("valid", "acc", "max")]}),
+        (["--val_scheduler_criterion", "valid", "acc"], {"val_scheduler_criterion": ("valid", "acc")}),
+        (["--init_param", "a.pth:encoder:encoder", "b.pth"], {"init_param": ["a.pth:encoder:encoder", "b.pth"]}),
+        (["--noise_db_range", "13_15"], {"noise_db_range": "13_15"}),
+        (["--ddp_comm_hook", "fp16_compress_hook"], {"ddp_comm_hook": "fp16"}),
+        (["--elastic", "1:2"], {"elastic": "1:2"}),
+        (["--frontend_conf", "n_fft=400", "hop_length=160"], {"frontend_conf.n_fft": 400, "frontend_conf.fs": 16000}),
+        (["--log_level", "debug"], {"log_level": "DEBUG"}),
+    ],
+)
+def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> None:
+    config = parse(*argv)
+    for path, value in expected.items():
+        name, _, key = path.partition(".")
+        found = getattr(config, name)
+        assert (found[key] if key else found) == value
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--batch-size", "3"], "option names are written with '_'. Use '--batch_size'"),
+        (["--optim", "adamm"], "there is no optim 'adamm'. Did you mean 'adam'?"),
+        (["--optim", "lamb"], "install torch_optimizer and use 'torch_optimizer:Lamb'"),
+        (["--encoder", "whisper"], "ESPnet2's encoder 'whisper' is not in Tympan yet; use 'conformer'"),
+        (["--frontend", "s3prl"], "ESPnet2's frontend 's3prl' is not in Tympan yet; use 'default'"),
+        (["--decoder", "transducer"], "ESPnet2's decoder 'transducer' is not in Tympan yet"),
+        (["--use_deepspeed", "true"], "ESPnet2 has this option, Tympan does not have it yet; use --fsdp true"),
+        (["--adapter_conf", "rank=3"], "ESPnet2 has this option, Tympan does not have it yet; use --freeze_param"),
+        (["--iterator_type", "chunk"], "ESPnet2 has 'chunk', Tympan does not have it yet; use 'sequence'"),
+        (["--batch_type", "catbel"], "ESPnet2 has 'catbel', Tympan does not have it yet"),
+        (["--token_type", "whisper_en"], "ESPnet2 has 'whisper_en', Tympan does not have it yet"),
+        (["--ctc_conf", "ctc_type=gtn"], "ESPnet2's ctc has this key, Tympan's takes it at 'builtin' only"),
+        (
+            ["--encoder_conf", "num_blcks=3"],
+            "the encoder 'conformer' has no key 'num_blcks'. Did you mean 'num_blocks'?",
+        ),
+        (["--encoder_conf", "num_blocks=many"], "--encoder_conf num_blocks: wants int, found 'many' (text)"),
+        (["--encoder_conf", "input_size=80"], "the encoder 'conformer' has no key 'input_size'"),
+        (["--batch_size", "0"], "--batch_size: must be at least 1, found 0"),
+        (["--device", "cpu", "--ngpu", "1"], "--ngpu: 1 wants accelerators, but device is cpu. Use --nproc"),
+        (["--nproc", "2", "--ngpu", "1"], "--nproc: is for the CPU: with --ngpu N there is one process a device"),
+        (["--elastic", "4:2"], "--elastic: wants MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '4:2'"),
+        (["--use_amp", "true", "--train_dtype", "O2"], "--use_amp: excludes train_dtype O2"),
+        (["--decoder", "none"], "--decoder: is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found 0.5"),
+        (["--normalize", "global_mvn"], "--normalize_conf: the normalize 'global_mvn' needs the key 'stats_file'"),
+        (["--scheduler", "steplr"], "--scheduler_conf: the scheduler 'steplr' needs the key 'step_size'"),
+        (
+            ["--fold_length", "800", "--train_shape_file", "a", "b"],
+            "--fold_length: has 1 numbers for 2 of train_shape_file",
+        ),
+    ],
+)
+def test_mistakes(argv: list[str], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(*argv)
+    assert message in str(caught.value)
+
+
+def test_all_mistakes_together() -> None:
+    with pytest.raises(UserError) as caught:
+        parse(
+            "--batch-size", "3", "--optim", "adm", "--max_epoch", "x", "--encoder_conf", "a=1", "--sharded_ddp", "true"
+        )
+    assert str(caught.value).startswith("5 mistakes:")
+
+
+@pytest.mark.parametrize(
+    ("file", "schema", "argv"),
+    [
+        ("espnet2_print_config.yaml", AsrTrainConfig, []),
+        ("espnet2_print_config_adam.yaml", AsrTrainConfig, ["--optim", "adam"]),
+        ("espnet2_print_config_reducelr.yaml", AsrTrainConfig, ["--scheduler", "ReduceLROnPlateau"]),
+        ("espnet2_print_config_conformer.yaml", AsrTrainConfig, MODEL),
+        (
+            "espnet2_print_config_recipe.yaml",
+            AsrTrainConfig,
+            [*MODEL, "--optim", "adam", "--scheduler", "warmuplr", "--specaug", "specaug"],
+        ),
+        ("espnet2_print_config_lm.yaml", LmTrainConfig, []),
+    ],
+)
+def test_same_keys_defaults_and_order_as_espnet2(
+    reference: Path, capsys: pytest.CaptureFixture[str], file: str, schema: type[Any], argv: list[str]
+) -> None:
+    theirs = yaml.safe_load((reference / file).read_text(encoding="utf-8"))
+    ours = yaml.safe_load(printed(schema, argv, capsys))
+    assert [key for key in ours if key in theirs] == list(theirs)
+    for key, value in theirs.items():
+        if isinstance(value, dict):
+            assert {name: ours[key].get(name, "missing") for name in value} == value, key
+        else:
+            assert ours[key] == value, key
+
+
+@pytest.mark.parametrize(
+    ("schema", "argv"),
+    [
+        (AsrTrainConfig, []),
+        (AsrTrainConfig, [*MODEL, "--optim", "adamw", "--scheduler", "warmuplr", "--specaug", "specaug"]),
+        (AsrTrainConfig, ["--encoder", "e_branchformer", "--decoder", "rnn", "--preencoder", "linear"]),
+        (AsrTrainConfig, ["--encoder", "branchformer", "--normalize", "global_mvn"]),
+        (AsrTrainConfig, ["--encoder", "vgg_rnn", "--grad_clip_type", "inf", "--token_list", "[a, 'no', 1e3]"]),
+        (AsrTrainConfig, ["--encoder", "transformer", "--scheduler", "onecyclelr", "--optim", "rprop"]),
+        (LmTrainConfig, []),
+        (LmTrainConfig, ["--lm", "transformer", "--token_list", "tokens.txt"]),
+        *((LmTrainConfig, ["--optim", name]) for name in choices.OPTIMIZERS.names()),
+        *((LmTrainConfig, ["--scheduler", name]) for name in choices.SCHEDULERS.names()),
+    ],
+)
+def test_printed_config_prints_itself(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], schema: type[Any], argv: list[str]
+) -> None:
+    first = printed(schema, argv, capsys)
+    path = tmp_path / "config.yaml"
+    path.write_text(first, encoding="utf-8")
+    assert printed(schema, ["--config", str(path)], capsys) == first
+    assert dump_config(load_training_config(schema, path)) == first
+
+
+@pytest.mark.parametrize(
+    "folder", ["conformer", "transformer", "e_branchformer", "branchformer", "vgg_rnn", "ctc_only"]
+)
+def test_espnet2_models_load(golden: Path, folder: str) -> None:
+    config = load_training_config(AsrTrainConfig, golden / "espnet2" / folder / "config.yaml")
+    given = yaml.safe_load((golden / "espnet2" / folder / "config.yaml").read_text(encoding="utf-8"))
+    assert config.token_list == given["token_list"]
+    assert config.encoder_conf["num_blocks" if "former" in config.encoder else "num_layers"]
+
+
+def test_a_config_that_espnet2_saved_loads(golden: Path) -> None:
+    folder = golden / "espnet2" / "an4_trained"
+    asr = load_training_config(AsrTrainConfig, folder / "asr_config.yaml")
+    assert (str(asr.normalize_conf["stats_file"]), asr.keep_nbest_models) == (
+        "exp/stats_an4/train/feats_stats.npz",
+        [1],
+    )
+    lm = load_training_config(LmTrainConfig, folder / "lm_config.yaml")
+    assert (lm.lm, lm.lm_conf["unit"]) == ("seq_rnn", 128)
+
+
+def test_a_models_file_may_not_name_a_class_to_import(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("max_epoch: 3\nencoder: evil.module:Encoder\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        load_training_config(AsrTrainConfig, path)
+    assert str(caught.value) == (
+        f"{path}:2: encoder names the class 'evil.module:Encoder': loading it runs its code. "
+        "If you trust it: --allow_import"
+    )
+    with pytest.raises(UserError, match="there is no module 'evil'"):
+        load_training_config(AsrTrainConfig, path, allow_import=True)
+
+
+def _targets() -> list[tuple[str, frozenset[str]]]:
+    registries = [item for item in vars(choices).values() if isinstance(item, Registry)]
+    return [(registry.target(name), registry._supplied) for registry in registries for name in registry.names()]
+
+
+@pytest.mark.parametrize(("target", "supplied"), _targets(), ids=lambda item: item if isinstance(item, str) else "")
+def test_reading_a_signature_from_source_equals_importing_it(target: str, supplied: frozenset[str]) -> None:
+    inspected = signature_from_class(import_class(target), supplied)
+    try:
+        read = signature_from_source(target, supplied)
+    except _Unreadable:
+        read = inspected
+    assert list(read) == list(inspected)
+    for name, parameter in inspected.items():
+        assert read[name].default == parameter.default or (parameter.default != parameter.default), name
+        assert repr(read[name].type) == repr(parameter.type), name
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse_training(AsrTrainConfig, ["--help"], prog="tympan asr_train")
+    text = capsys.readouterr().out
+    for field in dataclasses.fields(AsrTrainConfig):
+        assert f"--{field.name} " in text
+    assert "conformer, transformer, e_branchformer" in " ".join(text.split())
+
+
+def test_print_config_does_not_import_torch() -> None:
+    code = (
+        "import sys; from tympan.config import parse_training; from tympan.config.asr import AsrTrainConfig\n"
+        "try: parse_training(AsrTrainConfig, sys.argv[1:], prog='t')\n"
+        "finally: assert 'torch' not in sys.modules"
+    )
+    argv = [*MODEL, "--optim", "adam", "--scheduler", "warmuplr", "--specaug", "specaug", "--print_config"]
+    done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "cnn_module_kernel: 31" in done.stdout
