@@ -156,14 +156,17 @@ def _compress(model: DistributedDataParallel, name: str) -> None:
     """Exchange gradients in fewer bits."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
-    if name == "fp16":
-        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
-    elif name == "bf16":
-        model.register_comm_hook(None, default_hooks.bf16_compress_hook)
-    elif name == "powersgd":
-        model.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
-    else:
+    if name not in COMM_HOOKS:
         raise UserError(f"--ddp_comm_hook {name} is unknown; it is one of {', '.join(COMM_HOOKS)}")
+    try:
+        if name == "fp16":
+            model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        elif name == "bf16":
+            model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+        else:
+            model.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
+    except TypeError as error:
+        raise UserError(f"--ddp_comm_hook {name}: {error}. Use fp16 here") from error
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:
