@@ -19,6 +19,10 @@ class LossTerm:
     weight: float = 1.0
 
 
+PERPLEXITY = "perplexity"
+"""Name of the statistic whose mean is a negative log-likelihood and is shown raised to the exponential."""
+
+
 @dataclass(frozen=True)
 class Stat:
     """A mean to report: total / count (both scalars, detached); ratios such as cer are errors / reference length."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tympan.models.loss import Stat
+from tympan.models.loss import PERPLEXITY, Stat
 from tympan.runtime.comm import Comm
 
 Sums = dict[str, tuple[float, float]]
@@ -171,7 +171,11 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _means(sums: Sums) -> dict[str, float]:
-    return {name: total / count if count else math.nan for name, (total, count) in sums.items()}
+    means = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
+    if PERPLEXITY in means:
+        # No mean of perplexities: the tokens' mean negative log-likelihood, raised. It must not end an untamed run.
+        means[PERPLEXITY] = math.exp(min(means[PERPLEXITY], 700.0))
+    return means
 
 
 def _shown(name: str, value: float) -> str:

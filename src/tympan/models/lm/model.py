@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tympan.models.loss import Loss, LossTerm, Stat
+from tympan.models.loss import PERPLEXITY, Loss, LossTerm, Stat
 from tympan.nn.beam_state import BeamState
 
 
@@ -39,10 +39,8 @@ class LanguageModel(nn.Module):
         """The loss is normalised by tokens (the end counts as one); its exponential is the perplexity."""
         nll, lengths = self.nll(text, text_lengths)
         total, count = nll.sum(), lengths.sum()
-        return Loss(
-            terms=(LossTerm(total=total, count=count),),
-            stats={"loss": Stat(total=total.detach(), count=count)},
-        )
+        mean = Stat(total=total.detach(), count=count)
+        return Loss(terms=(LossTerm(total=total, count=count),), stats={"loss": mean, PERPLEXITY: mean})
 
     def collect_feats(self, text: Tensor, text_lengths: Tensor) -> dict[str, Tensor]:
         """Text has no features to gather statistics of."""
