@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,24 @@ def test_alone_lists_every_command_with_its_line(argv: list[str], capsys: pytest
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["--version"]) == 0
     assert capsys.readouterr().out == f"tympan {tympan.__version__}\n"
+
+
+def test_completion_of_commands_and_options(tmp_path: Path) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        pytest.skip("there is no bash")
+    script = (
+        f'PATH={Path(sys.executable).parent}:$PATH; eval "$(tympan --completion bash)"\n'
+        "COMP_WORDS=(tympan conv); COMP_CWORD=1; _tympan; echo ${COMPREPLY[@]}\n"
+        "COMP_WORDS=(tympan convert_config --pr); COMP_CWORD=2; _tympan; echo ${COMPREPLY[@]}\n"
+    )
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["convert_config", "--print_config"]
+
+
+def test_completion_of_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(["--completion", "fish"]) == 2
+    assert capsys.readouterr().err == "tympan: error: --completion wants bash or zsh\n"
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

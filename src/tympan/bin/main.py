@@ -13,18 +13,35 @@ from tympan.errors import UserError
 
 Main = Callable[[Sequence[str] | None], int]
 
-USAGE = "usage: tympan COMMAND [options]      tympan COMMAND --help      tympan --version"
+USAGE = """\
+usage: tympan COMMAND [options]
+       tympan COMMAND --help
+       tympan --version
+       tympan --completion bash|zsh"""
+
+# Options are read from the command's own help, so that completion is never out of date.
+COMPLETION = """\
+_tympan() {{
+  local word="${{COMP_WORDS[COMP_CWORD]}}" command="${{COMP_WORDS[1]}}"
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{commands} --help --version --completion" -- "$word"))
+  elif [[ "$word" == -* ]]; then
+    local options="$(tympan "$command" --help 2>/dev/null | grep -oE -- '--[a-z0-9_]+' | sort -u)"
+    COMPREPLY=($(compgen -W "$options" -- "$word"))
+  fi
+}}
+complete -o default -F _tympan tympan"""
 
 
 def cli(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
     args = list(sys.argv[1:] if argv is None else argv)
     if not args or args[0] in ("--help", "-h"):
-        print(_listing())
-        return 0
+        return run(lambda rest: _show(_listing()))
     if args[0] == "--version":
-        print(f"tympan {tympan.__version__}")
-        return 0
+        return run(lambda rest: _show(f"tympan {tympan.__version__}"))
+    if args[0] == "--completion":
+        return run(_completion, args[1:])
     return run(lambda rest: _command(args[0])(rest), args[1:])
 
 
@@ -51,6 +68,21 @@ def commands() -> dict[str, str]:
             docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
             found[path.stem] = docstring.partition("\n")[0]
     return found
+
+
+def _show(text: str) -> int:
+    print(text, flush=True)
+    return 0
+
+
+def _completion(shell: Sequence[str] | None) -> int:
+    """Print what `eval "$(tympan --completion bash)"` needs."""
+    script = COMPLETION.format(commands=" ".join(commands()))
+    if list(shell or []) == ["bash"]:
+        return _show(script)
+    if list(shell or []) == ["zsh"]:
+        return _show(f"autoload -U +X bashcompinit && bashcompinit\n{script}")
+    raise UserError("--completion wants bash or zsh")
 
 
 def _command(name: str) -> Main:
