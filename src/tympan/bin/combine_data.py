@@ -1,0 +1,35 @@
+"""Combine data directories into one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tympan.config import argument, parse_args
+
+
+@dataclass(frozen=True)
+class Options:
+    out_dir: Path = argument(help="where the union goes")
+    data_dirs: list[Path] = argument(help="data directories")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan combine_data", description=__doc__)
+
+    from tympan.data.combine import combine
+    from tympan.data.kaldi_dir import DataDir
+
+    combined = combine([DataDir.read(path) for path in options.data_dirs])
+    written = combined.data.write(options.out_dir)
+    print(f"{options.out_dir}: {len(written.utterances)} utterances of {len(options.data_dirs)} directories")
+    if combined.left_out:
+        print(f"left out, as not every directory has it: {', '.join(combined.left_out)}")
+    return 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))
