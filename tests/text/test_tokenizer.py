@@ -26,6 +26,16 @@ def test_characters_can_drop_symbols() -> None:
     assert tokenizer.text2tokens("今<noise>天") == ["今", "天"]
 
 
+def test_nonsplit_symbols_stay_whole_and_are_never_dropped() -> None:
+    tokenizer = build_tokenizer(
+        "char",
+        non_linguistic_symbols=["<noise>"],
+        remove_non_linguistic_symbols=True,
+        nonsplit_symbols=["[zh]:2", "[en]"],
+    )
+    assert tokenizer.text2tokens("[zh]今<noise>[en]a") == ["[zh]", "今", "[en]", "a"]
+
+
 def test_symbols_come_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "nls.txt").write_text("<noise>\n\n<laugh>\n")
     tokenizer = build_tokenizer("char", non_linguistic_symbols=tmp_path / "nls.txt")

@@ -29,6 +29,7 @@ class TextPreprocessor:
         unk_symbol: str = "<unk>",
         space_symbol: str = "<space>",
         delimiter: str | None = None,
+        nonsplit_symbol: Sequence[str] | None = None,
     ) -> None:
         if isinstance(token_list, (str, os.PathLike)):
             token_list = read_token_list(token_list, unk_symbol=unk_symbol)
@@ -43,6 +44,7 @@ class TextPreprocessor:
             space_symbol=space_symbol,
             delimiter=delimiter,
             g2p_type=g2p,
+            nonsplit_symbols=nonsplit_symbol,
         )
 
     def __call__(self, text: str) -> np.ndarray:

@@ -34,6 +34,7 @@ def build_tokenizer(
     space_symbol: str = SPACE,
     delimiter: str | None = None,
     g2p_type: str | None = None,
+    nonsplit_symbols: Iterable[str] | None = None,
 ) -> Tokenizer:
     """The tokenizer that ESPnet2's options of the same names mean."""
     if token_type == "char":
@@ -41,6 +42,7 @@ def build_tokenizer(
             non_linguistic_symbols=non_linguistic_symbols,
             space_symbol=space_symbol,
             remove_non_linguistic_symbols=remove_non_linguistic_symbols,
+            nonsplit_symbols=nonsplit_symbols,
         )
     if token_type == "word":
         removed = non_linguistic_symbols if remove_non_linguistic_symbols else None
@@ -74,10 +76,14 @@ class CharTokenizer:
         non_linguistic_symbols: Symbols = None,
         space_symbol: str = SPACE,
         remove_non_linguistic_symbols: bool = False,
+        nonsplit_symbols: Iterable[str] | None = None,
     ) -> None:
         self.space_symbol = space_symbol
-        self.symbols = read_symbols(non_linguistic_symbols)
-        self.removes_symbols = remove_non_linguistic_symbols
+        # Both kinds stay whole, only the first can be removed. ESPnet2 writes the second as SYMBOL:POSITION.
+        removable = read_symbols(non_linguistic_symbols)
+        whole = frozenset(symbol.rpartition(":")[0] or symbol for symbol in nonsplit_symbols or ())
+        self.symbols = removable | whole
+        self.removed = removable - whole if remove_non_linguistic_symbols else frozenset()
         # The longest symbol wins where one begins with another (ESPnet2 leaves it to the order of a set).
         longest_first = sorted(self.symbols, key=len, reverse=True)
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), "."]), re.DOTALL)
@@ -86,9 +92,7 @@ class CharTokenizer:
         if not self.symbols:
             return [self.space_symbol if char == " " else char for char in line]
         tokens = self._pattern.findall(line)
-        if self.removes_symbols:
-            tokens = [token for token in tokens if token not in self.symbols]
-        return [self.space_symbol if token == " " else token for token in tokens]
+        return [self.space_symbol if token == " " else token for token in tokens if token not in self.removed]
 
     def tokens2text(self, tokens: Iterable[str]) -> str:
         return "".join(" " if token == self.space_symbol else token for token in tokens)

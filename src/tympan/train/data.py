@@ -12,6 +12,7 @@ from tympan.config.train import TrainConfig
 from tympan.data.augment import WaveformAugmentation
 from tympan.data.batches import BatchOptions, BatchPlan, plan_batches
 from tympan.data.dataset import UtteranceDataset
+from tympan.data.lengths import measure_shapes
 from tympan.data.loader import EpochIterFactory
 from tympan.data.preprocess import Preprocessor, TextPreprocessor
 from tympan.data.shapes import Shapes, read_shapes
@@ -32,20 +33,20 @@ def read_vocabulary(config: TrainConfig) -> Vocabulary:
     """The tokens of `token_list`: a file, or the list itself as a saved config holds it."""
     unk = _conf(config, "preprocessor_conf").get("unk_symbol", "<unk>")
     if config.token_list is None:
-        raise UserError("--token_list is needed: a file with a token a line, as `tympan make_token_list` writes it")
+        raise UserError("--token_list is needed: a file with a token a line, as `tympan tokenize_text` writes it")
     if isinstance(config.token_list, str):
         return read_token_list(config.token_list, unk_symbol=unk)
     return Vocabulary(config.token_list, unk_symbol=unk)
 
 
 def build_data(config: TrainConfig, *, vocabulary: Vocabulary, comm: Comm, pin_memory: bool = False) -> TrainingData:
-    """Train and validation batches. Files are opened, nothing is read yet."""
+    """Train and validation batches. Lengths are measured where no shape files are given; else only files are opened."""
     share = comm.size if config.batch_size_per_device else 1
     train = _dataset(config, vocabulary, is_train=True)
     valid = _dataset(config, vocabulary, is_train=False)
     options = _batch_options(config)
-    train_plan = _plan(train, config.train_shape_file, _multiplied(options, share), option="train_shape_file")
-    valid_plan = _plan(valid, config.valid_shape_file, _valid_options(config, options), option="valid_shape_file")
+    train_plan = _plan(train, config.train_shape_file, _multiplied(options, share), vocabulary, config.num_workers)
+    valid_plan = _plan(valid, config.valid_shape_file, _valid_options(config, options), vocabulary, config.num_workers)
     common: dict[str, Any] = {
         "rank": comm.rank,
         "world_size": comm.size,
@@ -74,7 +75,8 @@ def build_plain_data(config: TrainConfig, *, vocabulary: Vocabulary) -> Training
     for is_train in (True, False):
         dataset = _dataset(config, vocabulary, is_train=is_train, is_plain=True)
         options = BatchOptions(batch_type="unsorted", batch_size=config.batch_size)
-        sides.append(EpochIterFactory(dataset, _plan(dataset, [], options, option=""), num_workers=config.num_workers))
+        plan = plan_batches([Shapes(dataset.names[0], np.zeros(len(dataset), dtype=np.int64))], options)
+        sides.append(EpochIterFactory(dataset, plan, num_workers=config.num_workers))
     return TrainingData(*sides)
 
 
@@ -89,9 +91,10 @@ def _dataset(
         )
     shape_files = [] if is_plain else getattr(config, f"{side}_shape_file")
     conf = _conf(config, "preprocessor_conf")
-    rate = 0 if config.allow_multi_rates else (conf.get("fs") or None)
+    rate = 0 if config.allow_multi_rates else _rate(conf.get("fs") or _conf(config, "frontend_conf").get("fs"))
     dataset = UtteranceDataset(triples, keys=shape_files[0] if shape_files else None, sample_rate=rate)
     if getattr(config, "use_preprocessor", True):
+        _refuse_waveform_options(config, conf)
         augmentation = None
         if is_train and not is_plain and hasattr(config, "speed_perturb"):
             augmentation = _augmentation(config, conf, dataset.sample_rate)
@@ -119,16 +122,25 @@ def _text(config: Any, conf: dict[str, Any], vocabulary: Vocabulary) -> TextPrep
         unk_symbol=conf.get("unk_symbol", "<unk>"),
         space_symbol=conf.get("space_symbol", "<space>"),
         delimiter=conf.get("delimiter"),
+        nonsplit_symbol=conf.get("nonsplit_symbol"),
     )
 
 
 def _augmentation(config: Any, conf: dict[str, Any], rate: int | None) -> WaveformAugmentation | None:
-    if not (config.speed_perturb or config.rir_scp or config.noise_scp or conf.get("data_aug_effects")):
+    asked = (
+        config.speed_perturb,
+        config.volume_perturb,
+        config.rir_scp,
+        config.noise_scp,
+        conf.get("data_aug_effects"),
+    )
+    if not any(asked):
         return None
     return WaveformAugmentation(
         seed=config.seed,
         rate=rate,
         speed_perturb=config.speed_perturb,
+        volume_perturb=config.volume_perturb,
         rir_scp=config.rir_scp,
         rir_apply_prob=config.rir_apply_prob,
         noise_scp=config.noise_scp,
@@ -141,16 +153,17 @@ def _augmentation(config: Any, conf: dict[str, Any], rate: int | None) -> Wavefo
     )
 
 
-def _plan(dataset: UtteranceDataset, files: Sequence[str], options: BatchOptions, *, option: str) -> BatchPlan:
+def _plan(
+    dataset: UtteranceDataset, files: Sequence[str], options: BatchOptions, vocabulary: Vocabulary, num_workers: int
+) -> BatchPlan:
     if files:
-        shapes = [read_shapes(path, dataset.index.ids) for path in files]
-    elif options.batch_type == "unsorted":
-        shapes = [Shapes(dataset.names[0], np.zeros(len(dataset), dtype=np.int64))]
-    else:
-        raise UserError(
-            f"--batch_type {options.batch_type} needs --{option}, which --collect_stats true makes; "
-            "--batch_type unsorted does without"
-        )
+        return plan_batches([read_shapes(path, dataset.index.ids) for path in files], options)
+    measured = measure_shapes(dataset, dataset.names, nj=max(num_workers, 1))
+    # As in the shape files: an element of text is a distribution over the vocabulary, which numel counts.
+    is_text = [dataset.types[shape.name] == "text" for shape in measured]
+    shapes = [
+        replace(shape, dim=len(vocabulary)) if text else shape for shape, text in zip(measured, is_text, strict=True)
+    ]
     return plan_batches(shapes, options)
 
 
@@ -182,6 +195,23 @@ def _valid_options(config: TrainConfig, options: BatchOptions) -> BatchOptions:
         batch_bins=config.valid_batch_bins or config.batch_bins,
         drop_last_iter=False,
     )
+
+
+def _refuse_waveform_options(config: TrainConfig, conf: dict[str, Any]) -> None:
+    """Stored features would be taken for samples of many channels, and be spoilt without a word."""
+    if getattr(config, "input_size", None) is None:
+        return
+    names = ("speed_perturb", "volume_perturb", "rir_scp", "noise_scp", "speech_volume_normalize")
+    given = [name for name in names if getattr(config, name)]
+    given += [f"preprocessor_conf {name}" for name in ("data_aug_effects", "force_single_channel") if conf.get(name)]
+    if given:
+        raise UserError(f"{', '.join(given)}: works on recordings, but input_size says that features are given")
+
+
+def _rate(fs: Any) -> int | None:
+    """ESPnet2 also writes `16k`."""
+    text = str(fs or "").lower()
+    return None if not text else int(float(text[:-1]) * 1000) if text.endswith("k") else int(float(text))
 
 
 def _conf(config: TrainConfig, name: str) -> dict[str, Any]:

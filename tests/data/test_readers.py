@@ -1,0 +1,111 @@
+"""Data types, and lengths measured from headers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+
+from tympan.data.ark import write_ark
+from tympan.data.dataset import UtteranceDataset
+from tympan.data.lengths import measure_shapes
+from tympan.errors import UserError
+
+FRAMES = [4000, 4700, 3100]
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    for number, frames in enumerate(FRAMES):
+        soundfile.write(tmp_path / f"u{number}.wav", 0.1 * rng.standard_normal(frames), 16000)
+    (tmp_path / "wav.scp").write_text("".join(f"u{number} u{number}.wav\n" for number in range(3)))
+    return tmp_path
+
+
+def test_lengths_are_measured_once_and_kept(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = UtteranceDataset([(corpus / "wav.scp", "speech", "sound")])
+    assert measure_shapes(dataset, ["speech"])[0].lengths.tolist() == FRAMES
+    assert (corpus / ".tympan" / "wav.scp.lengths").is_file()
+    monkeypatch.setattr("tympan.data.lengths.value_length", lambda *_: pytest.fail("measured again"))
+    assert measure_shapes(dataset, ["speech"])[0].lengths.tolist() == FRAMES
+
+
+def test_lengths_in_parallel_name_the_broken_file(corpus: Path) -> None:
+    (corpus / "u1.wav").write_bytes(b"")
+    dataset = UtteranceDataset([(corpus / "wav.scp", "speech", "sound")])
+    with pytest.raises(UserError, match=r"wav\.scp:2: utterance 'u1'.*empty"):
+        measure_shapes(dataset, ["speech"], nj=2)
+
+
+def test_data_types(corpus: Path) -> None:
+    features = np.arange(12, dtype=np.float32).reshape(4, 3)
+    np.save(corpus / "a.npy", features)
+    with write_ark(corpus / "feats.ark") as writer:
+        writer.write("a", features)
+        offset = writer.offsets["a"]
+    rows = {
+        "sound": ("u0.wav", (4000,)),
+        "multi_columns_sound": ("u0.wav u0.wav", (4000, 2)),
+        "kaldi_ark": (f"{corpus}/feats.ark:{offset}", (4, 3)),
+        "npy": ("a.npy", (4, 3)),
+        "text_int": ("3 1 2", (3,)),
+        "csv_int": ("3,1", (2,)),
+        "text_float": ("3.5 1", (2,)),
+        "csv_float": ("3.5,1", (2,)),
+    }
+    for kind, (value, shape) in rows.items():
+        (corpus / kind).write_text(f"a {value}\n")
+        dataset = UtteranceDataset([(corpus / kind, "x", kind)])
+        array = dataset["a", 1].arrays["x"]
+        assert array.shape == shape, kind
+        assert array.dtype == (np.int64 if kind.endswith("int") else np.float32)
+        measured = measure_shapes(dataset, ["x"])[0]
+        assert (measured.lengths[0], measured.dim) == (shape[0], int(np.prod(shape[1:]))), kind
+        if kind in ("kaldi_ark", "npy"):
+            assert np.array_equal(array, features)
+
+
+def test_audio_in_an_archive(corpus: Path) -> None:
+    (corpus / "wav.ark").write_bytes(b"a " + (corpus / "u1.wav").read_bytes())
+    (corpus / "ark.scp").write_text("a wav.ark:2\n")
+    dataset = UtteranceDataset([(corpus / "ark.scp", "speech", "kaldi_ark")])
+    samples = dataset["a", 1].arrays["speech"]
+    assert np.array_equal(samples, soundfile.read(corpus / "u1.wav", dtype="float32")[0])
+    assert measure_shapes(dataset, ["speech"])[0].lengths.tolist() == [4700]
+
+
+def test_one_rate_is_expected_of_all_recordings(corpus: Path) -> None:
+    soundfile.write(corpus / "u2.wav", np.zeros(100), 8000)
+    triples = [(corpus / "wav.scp", "speech", "sound")]
+    with pytest.raises(UserError, match=r"wav\.scp:3: utterance 'u2': .*8000 Hz, 16000 Hz is expected"):
+        UtteranceDataset(triples)["u2", 1]
+    assert len(UtteranceDataset(triples, sample_rate=0)["u2", 1].arrays["speech"]) == 100
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("text_int", "1 x", "expected whole numbers separated by blanks, found '1 x'"),
+        ("npy", "none.npy", "none.npy"),
+        ("kaldi_ark", "none.ark:7", "none.ark"),
+        ("sound", "echo |", "--allow_pipes"),
+        ("multi_columns_sound", "u0.wav u1.wav", "equal length"),
+        ("text", "some words", "a text needs a token_type"),
+    ],
+)
+def test_broken_values_name_utterance_and_file(corpus: Path, kind: str, value: str, message: str) -> None:
+    (corpus / "data").write_text(f"good {value}\n")
+    with pytest.raises(UserError) as caught:
+        UtteranceDataset([(corpus / "data", "x", kind)])["good", 1]
+    assert str(caught.value).startswith(f"{corpus}/data:1: utterance 'good': ")
+    assert message in str(caught.value)
+
+
+def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
+    with pytest.raises(UserError, match="the data name 'speech' is given 2 times"):
+        UtteranceDataset([(corpus / "wav.scp", "speech", "sound")] * 2)
+    with pytest.raises(UserError, match="data type 'wave' is unknown; choose from sound"):
+        UtteranceDataset([(corpus / "wav.scp", "speech", "wave")])
