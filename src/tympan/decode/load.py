@@ -19,7 +19,7 @@ from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
-from tympan.models.weights import load_weights
+from tympan.models.weights import fill_weights, load_weights
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 
@@ -61,7 +61,7 @@ def load_model(
     config = dataclasses.replace(config, token_list=list(vocabulary.tokens))
     weights = load_weights(files.asr_model_file)
     model = build_asr_model(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
-    _fill(model, weights, files.asr_model_file, files.asr_train_config)
+    fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
         lm = _load_lm(files.lm_train_config, files.lm_file, vocabulary, files=files, allow_import=allow_import)
@@ -121,7 +121,7 @@ def _load_lm(
             f"recogniser ({len(vocabulary)}): train it with the same --token_list"
         )
     lm: nn.Module = build_lm(config)
-    _fill(lm, load_weights(weights_path), weights_path, config_path)
+    fill_weights(lm, load_weights(weights_path), weights_path, config_path)
     return lm
 
 
@@ -130,26 +130,3 @@ def _load_ngram(path: Path, vocabulary: Vocabulary, settings: DecodeSettings, de
 
     eos = vocabulary.eos_id if settings.ngram_scores_end else None
     return load_ngram_scorer(path, vocabulary.tokens, eos=eos, device=device, is_full=settings.ngram_scorer == "full")
-
-
-def _fill(model: nn.Module, weights: dict[str, Tensor], weights_path: Path, config_path: Path) -> None:
-    """Load the weights; what does not fit is told by name and shape."""
-    own = model.state_dict()
-    missing = sorted(own.keys() - weights.keys())
-    extra = sorted(weights.keys() - own.keys())
-    shapes = [
-        f"{name} is {tuple(weights[name].shape)} in the file, {tuple(own[name].shape)} in the model"
-        for name in sorted(own.keys() & weights.keys())
-        if weights[name].shape != own[name].shape
-    ]
-    if missing or extra or shapes:
-        lines = [f"{weights_path}: these weights are not of the model in {config_path}:"]
-        lines += [f"  missing: {_some(missing)}"] * bool(missing)
-        lines += [f"  unknown: {_some(extra)}"] * bool(extra)
-        lines += [f"  {line}" for line in shapes[:5]]
-        raise UserError("\n".join(lines))
-    model.load_state_dict(weights)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from tympan.errors import UserError
 
@@ -27,6 +27,31 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(f"{path}: does not hold weights (a mapping of names to tensors)")
     return content
+
+
+def fill_weights(
+    model: nn.Module, weights: dict[str, Tensor], weights_path: str | Path, config_path: str | Path
+) -> None:
+    """Load the weights; what does not fit is told by name and shape."""
+    own = model.state_dict()
+    missing = sorted(own.keys() - weights.keys())
+    extra = sorted(weights.keys() - own.keys())
+    shapes = [
+        f"{name} is {tuple(weights[name].shape)} in the file, {tuple(own[name].shape)} in the model"
+        for name in sorted(own.keys() & weights.keys())
+        if weights[name].shape != own[name].shape
+    ]
+    if missing or extra or shapes:
+        lines = [f"{weights_path}: these weights are not of the model in {config_path}:"]
+        lines += [f"  missing: {_some(missing)}"] * bool(missing)
+        lines += [f"  unknown: {_some(extra)}"] * bool(extra)
+        lines += [f"  {line}" for line in shapes[:5]]
+        raise UserError("\n".join(lines))
+    model.load_state_dict(weights)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _load_safetensors(path: Path) -> dict[str, Tensor]:
