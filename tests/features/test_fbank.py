@@ -10,6 +10,7 @@ import pytest
 from tympan.data.audio import read_audio
 from tympan.data.seeds import rng_for
 from tympan.errors import UserError
+from tympan.features import fbank as module
 from tympan.features.conf import options_from, read_conf
 from tympan.features.fbank import FbankOptions, MfccOptions, fbank, mfcc
 
@@ -58,6 +59,16 @@ def test_frame_counts_and_values_at_the_edges(golden: Path, key: str, snip_edges
         assert found.shape == (int(columns[column]), 80), columns[0]
         if len(found):
             assert np.abs(found - edge[f"{columns[0]}/{key}"]).max() < 2e-3, columns[0]
+
+
+@pytest.mark.parametrize("snip_edges", [True, False])
+def test_pieces_change_nothing(monkeypatch: pytest.MonkeyPatch, snip_edges: bool) -> None:
+    samples = np.random.default_rng(0).normal(0, 0.1, 20_000).astype(np.float32)
+    options = FbankOptions(dither=0.0, snip_edges=snip_edges)
+    whole = fbank(samples, options)
+    for size in (1000, 4321):
+        monkeypatch.setattr(module, "_PIECE", size)
+        np.testing.assert_array_equal(fbank(samples, options), whole)
 
 
 def test_dither_is_a_function_of_its_seed() -> None:

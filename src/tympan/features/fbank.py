@@ -9,6 +9,9 @@ import numpy as np
 
 from tympan.errors import UserError
 
+_PIECE = 160_000
+"""Samples that are handed over at a time."""
+
 
 @dataclass(frozen=True)
 class FrameOptions:
@@ -122,8 +125,9 @@ def _run(
     if options.dither:
         noise = (rng or np.random.default_rng()).standard_normal(len(scaled), dtype=np.float32)
         scaled += np.float32(options.dither) * noise
-    if len(scaled):
-        online.accept_waveform(options.sample_frequency, scaled)
+    for start in range(0, len(scaled), _PIECE):
+        # A list is what the binding takes fastest; an hour of audio at once would be gigabytes of Python numbers.
+        online.accept_waveform(options.sample_frequency, scaled[start : start + _PIECE].tolist())
     online.input_finished()
     frames = [online.get_frame(index) for index in range(online.num_frames_ready)]
     return np.stack(frames) if frames else np.zeros((0, online.dim), np.float32)
