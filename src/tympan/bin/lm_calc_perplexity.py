@@ -1,0 +1,128 @@
+"""Perplexity of a text under a neural language model, of the whole and of each utterance."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tympan.config import load_training_config, option, parse_args
+from tympan.errors import UserError
+
+if TYPE_CHECKING:
+    from tympan.data.dataset import UtteranceDataset
+    from tympan.models.lm.model import LanguageModel
+    from tympan.models.lm.perplexity import TextScore
+
+
+@dataclass(frozen=True)
+class Options:
+    output_dir: Path = option(help="ppl, base, utt2ppl and utt2ntokens are written there")
+    data_path_and_name_and_type: list[tuple[str, str, str]] = option(
+        help="PATH,text,TYPE such as data/dev/text,text,text"
+    )
+    train_config: Path = option(help="config.yaml of the language model, ESPnet2's too")
+    model_file: Path = option(help="its weights (.pth or .safetensors)")
+    key_file: Path | None = option(None, help="the utterances of this file alone")
+    batch_size: int = option(32, help="utterances scored together; the result is the same for any")
+    log_base: float | None = option(None, help="base of the logarithm that is noted; perplexity does not depend on it")
+    dtype: Literal["float32", "float64"] = option("float32", help="number format")
+    ngpu: int = option(0, help="accelerators: 0 or 1")
+    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator")
+    allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code")
+    seed: int = option(0, help="accepted as ESPnet2 does; nothing here is random")
+    num_workers: int = option(1, help="accepted as ESPnet2 does; text is read at once")
+    log_level: Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"] = option(
+        "INFO", help="how much is told"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan lm_calc_perplexity", description=__doc__)
+
+    import torch
+
+    from tympan.models.lm.perplexity import TextScore, score_texts
+    from tympan.runtime.device import choose_kind, device_of
+    from tympan.runtime.log import setup_logging
+
+    setup_logging(options.log_level)
+    _check(options)
+    device = device_of(choose_kind(ngpu=options.ngpu, device=options.device), local_rank=0)
+    model, dataset = _load(options)
+    model.to(device=device, dtype=getattr(torch, options.dtype)).eval()
+    scores: dict[str, TextScore] = {}
+    unknown = 0
+    for key, score, outside in score_texts(model, dataset, batch_size=options.batch_size, device=device):
+        scores[key] = score
+        unknown += outside
+    total = TextScore(sum(score.nll for score in scores.values()), sum(score.tokens for score in scores.values()))
+    _write(options, total, scores)
+    if unknown:
+        logging.warning(
+            f"{unknown:,} of {total.tokens:,} tokens are outside the vocabulary: scored as unknown"
+        )
+    print(f"perplexity {total.perplexity:.4f} ({len(scores):,} utterances, {total.tokens:,} tokens with their ends)")
+    return 0
+
+
+def _check(options: Options) -> None:
+    if options.batch_size < 1:
+        raise UserError(f"--batch_size: must be at least 1, found {options.batch_size}")
+    if options.log_base is not None and (options.log_base <= 0 or options.log_base == 1):
+        raise UserError(f"--log_base: must be positive and not 1, found {options.log_base}")
+    names = [name for _, name, _ in options.data_path_and_name_and_type]
+    if names != ["text"]:
+        raise UserError(f"--data_path_and_name_and_type: one entry named text is expected, found {', '.join(names)}")
+
+
+def _load(options: Options) -> tuple[LanguageModel, UtteranceDataset]:
+    from dataclasses import replace
+
+    from tympan.config.lm import LmTrainConfig
+    from tympan.data.dataset import UtteranceDataset
+    from tympan.data.preprocess import Preprocessor, TextPreprocessor
+    from tympan.models.build import build_lm
+    from tympan.models.weights import fill_weights, load_weights
+    from tympan.train.data import read_vocabulary
+
+    config = load_training_config(LmTrainConfig, options.train_config, allow_import=options.allow_import)
+    vocabulary = read_vocabulary(config)
+    model = build_lm(replace(config, token_list=list(vocabulary.tokens)))
+    fill_weights(model, load_weights(options.model_file), options.model_file, options.train_config)
+    dataset = UtteranceDataset(options.data_path_and_name_and_type, keys=options.key_file)
+    if config.use_preprocessor:
+        text = TextPreprocessor(
+            vocabulary,
+            token_type=config.token_type,
+            bpemodel=config.bpemodel,
+            cleaner=config.cleaner,
+            g2p=config.g2p,
+            non_linguistic_symbols=config.non_linguistic_symbols,
+        )
+        dataset.preprocess = Preprocessor(text=text)
+    return model, dataset
+
+
+def _write(options: Options, total: TextScore, scores: dict[str, TextScore]) -> None:
+    from tympan.runtime.atomic import atomic_write
+
+    base = math.e if options.log_base is None else options.log_base
+    files = {
+        "utt2ppl": (f"{key} {score.perplexity}\n" for key, score in scores.items()),
+        "utt2ntokens": (f"{key} {score.tokens}\n" for key, score in scores.items()),
+        "base": [f"{base}\n"],
+        "ppl": [f"{total.perplexity}\n"],
+    }
+    for name, lines in files.items():
+        with atomic_write(options.output_dir / name) as stream:
+            stream.writelines(lines)
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

@@ -1,0 +1,44 @@
+"""Perplexity of texts under a language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tympan.data.collate import collate
+from tympan.data.dataset import UtteranceDataset
+from tympan.models.lm.model import LanguageModel
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """Negative log-likelihood (natural logarithm) of one or more sentences, and their tokens with the ends."""
+
+    nll: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(self.nll / self.tokens)
+
+
+@torch.inference_mode()
+def score_texts(
+    model: LanguageModel, dataset: UtteranceDataset, *, batch_size: int, device: torch.device
+) -> Iterator[tuple[str, TextScore, int]]:
+    """For each utterance, in the order of the data: id, score, and how many of its tokens are unknown.
+
+    Padding changes no score, so that any batch size gives the same.
+    """
+    unknown = getattr(getattr(dataset.preprocess, "text", None), "vocabulary", None)
+    for first in range(0, len(dataset), batch_size):
+        utterances = [dataset[row, 0] for row in range(first, min(first + batch_size, len(dataset)))]
+        batch = collate(utterances, global_size=len(utterances)).to(device)
+        nll, lengths = model.nll(batch.tensors["text"], batch.tensors["text_lengths"])
+        totals = nll.double().sum(1).tolist()
+        for utterance, total, tokens in zip(utterances, totals, lengths.tolist(), strict=True):
+            outside = 0 if unknown is None else int((utterance.arrays["text"] == unknown.unk_id).sum())
+            yield utterance.id, TextScore(total, tokens), outside
