@@ -1,0 +1,197 @@
+"""The model's loss: pieces add up, empty pieces take part, precision, checkpointing, mistakes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.models.tiny import rows_of, tiny_batch, tiny_model
+from tympan.errors import UserError
+from tympan.models.asr import AsrModel
+from tympan.models.loss import Loss
+
+NO_NORM = {"use_cnn_module": False}
+
+
+def gradients(model: AsrModel) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def backward_over(model: AsrModel, losses: list[Loss]) -> dict[str, Tensor]:
+    """As ranks do it: counts are summed, every piece gives its share."""
+    model.zero_grad()
+    counts = torch.stack([torch.stack([term.count for term in loss.terms]) for loss in losses]).sum(0)
+    for loss in losses:
+        loss.value_over(counts).backward()
+    return {name: grad.clone() for name, grad in gradients(model).items()}
+
+
+@pytest.mark.parametrize("length_normalized_loss", [False, True])
+def test_pieces_add_up_to_the_whole(length_normalized_loss: bool) -> None:
+    conf = {"ctc_weight": 0.3, "lsm_weight": 0.1, "length_normalized_loss": length_normalized_loss}
+    model = tiny_model(encoder_conf=NO_NORM, model_conf=conf)
+    batch = tiny_batch()
+    whole = model(**batch)
+    expected = backward_over(model, [whole])
+    pieces = [model(**rows_of(batch, rows)) for rows in (slice(0, 1), slice(1, 4), slice(0, 0))]
+    found = backward_over(model, pieces)
+    for name, grad in expected.items():
+        torch.testing.assert_close(found[name], grad, atol=1e-5, rtol=1e-4)
+    for name, stat in whole.stats.items():
+        total = sum(piece.stats[name].total for piece in pieces)
+        count = sum(piece.stats[name].count for piece in pieces)
+        if not length_normalized_loss or name != "loss":
+            assert (total / count).item() == pytest.approx((stat.total / stat.count).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {
+            "encoder_conf": {"interctc_layer_idx": [1], "interctc_use_conditioning": True},
+            "model_conf": {"interctc_weight": 0.5},
+        },
+        {"encoder_conf": {"input_layer": "linear"}},
+        {"decoder": None, "model_conf": {"ctc_weight": 1.0}},
+        {"model_conf": {"ctc_weight": 0.0}},
+        {"specaug": "specaug", "specaug_conf": {"time_mask_width_range": [0, 5]}},
+        {"normalize": "utterance_mvn"},
+        {"input_size": None},
+    ],
+)
+def test_empty_batch_reaches_every_parameter_with_gradient_0(conf: dict[str, object]) -> None:
+    model = tiny_model(**conf)
+    full = model(**tiny_batch()) if model.frontend is None else None
+    model.zero_grad()
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
+    batch = rows_of(tiny_batch(), slice(0, 0))
+    if model.frontend is not None:
+        batch["speech"] = torch.zeros(0, 0)
+    loss = model(**batch)
+    assert full is None or (len(full.terms), set(full.stats)) == (len(loss.terms), set(loss.stats))
+    assert [term.count.item() for term in loss.terms] == [0.0] * len(loss.terms)
+    loss.value_over(torch.ones(len(loss.terms))).backward()
+    for name, grad in gradients(model).items():
+        assert grad is not None, name
+        assert grad.eq(0).all(), name
+    for name, buffer in model.named_buffers():
+        assert name not in buffers or torch.equal(buffers[name], buffer)
+
+
+def test_checkpointing_changes_memory_alone() -> None:
+    results = []
+    for is_on in (False, True):
+        model = tiny_model(encoder_conf={"dropout_rate": 0.2}, decoder_conf={"dropout_rate": 0.2})
+        model.set_grad_checkpointing(is_on)
+        torch.manual_seed(5)
+        loss = model(**tiny_batch())
+        loss.value.backward()
+        results.append((loss.value.detach(), gradients(model), dict(model.named_buffers())))
+    (loss, grads, buffers), (other_loss, other_grads, other_buffers) = results
+    torch.testing.assert_close(loss, other_loss)
+    for name, grad in grads.items():
+        torch.testing.assert_close(grad, other_grads[name])
+    for name, buffer in buffers.items():
+        torch.testing.assert_close(buffer, other_buffers[name])
+
+
+def test_intermediate_ctc_shares_the_weight() -> None:
+    model = tiny_model(
+        encoder_conf={"interctc_layer_idx": [1], "interctc_use_conditioning": True},
+        model_conf={"ctc_weight": 0.4, "interctc_weight": 0.25},
+    ).eval()
+    loss = model(**tiny_batch())
+    assert [term.weight for term in loss.terms] == [pytest.approx(w) for w in (0.3, 0.1, 0.6)]
+    mean = {name: (stat.total / stat.count).item() for name, stat in loss.stats.items()}
+    expected = 0.3 * mean["loss_ctc"] + 0.1 * mean["loss_interctc_layer1"] + 0.6 * mean["loss_att"]
+    assert mean["loss"] == pytest.approx(expected, rel=1e-5)
+    assert {"cer_ctc", "cer_interctc_layer1", "cer", "wer", "acc"} <= set(mean)
+
+
+def test_error_rates_are_left_to_validation() -> None:
+    model = tiny_model()
+    assert not {"cer", "wer", "cer_ctc"} & set(model(**tiny_batch()).stats)
+    model.eval()
+    assert {"cer", "wer", "cer_ctc"} <= set(model(**tiny_batch()).stats)
+    quiet = tiny_model(model_conf={"report_cer": False}).eval()
+    assert {"wer"} == {"cer", "wer", "cer_ctc"} & set(quiet(**tiny_batch()).stats)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_and_half_models_have_finite_losses_close_to_float32(dtype: torch.dtype) -> None:
+    model = tiny_model().eval()
+    exact = model(**tiny_batch()).value.item()
+    # Without oneDNN: its bfloat16 kernels die on virtual machines that announce AMX and do not allow it.
+    with torch.backends.mkldnn.flags(enabled=False):
+        with torch.autocast("cpu", dtype=dtype):
+            under_autocast = model(**tiny_batch()).value
+        assert under_autocast.item() == pytest.approx(exact, rel=0.05)
+        assert under_autocast.dtype == torch.float32
+        assert model.to(dtype)(**tiny_batch()).value.item() == pytest.approx(exact, rel=0.05)
+
+
+def test_double_precision() -> None:
+    model = tiny_model().eval()
+    exact = model(**tiny_batch()).value.item()
+    assert model.double()(**tiny_batch()).value.item() == pytest.approx(exact, rel=1e-4)
+
+
+def test_attention_weights_of_every_layer() -> None:
+    model = tiny_model()
+    weights = model.attention_weights(**tiny_batch())
+    names = [f"encoder.encoders.{i}.self_attn" for i in (0, 1)]
+    names += [f"decoder.decoders.{i}.{part}" for i in (0, 1) for part in ("self_attn", "src_attn")]
+    assert sorted(weights) == sorted(names)
+    assert weights["decoder.decoders.0.src_attn"].shape == (4, 2, 6, 14)
+    assert model.training
+    assert all(module.weights is None for module in model.modules() if hasattr(module, "keep_weights"))
+
+
+def test_language_token_goes_first() -> None:
+    model = tiny_model(model_conf={"lang_token_id": 5})
+    ys_in, ys_out, lengths = model._add_sos_eos(torch.tensor([[2, 3], [4, -1]]), torch.tensor([2, 1]))
+    assert ys_in.tolist() == [[10, 5, 2, 3], [10, 5, 4, 10]]
+    assert ys_out.tolist() == [[5, 2, 3, 10], [5, 4, 10, -1]]
+    assert lengths.tolist() == [4, 3]
+
+
+def test_padding_of_text_may_be_anything() -> None:
+    model = tiny_model().eval()
+    batch = tiny_batch()
+    other = {**batch, "text": torch.where(batch["text"] == -1, 7, batch["text"])}
+    assert model(**batch).value.item() == model(**other).value.item()
+
+
+def test_ctc_that_can_not_fit_counts_0() -> None:
+    model = tiny_model(decoder=None, model_conf={"ctc_weight": 1.0})
+    batch = tiny_batch(lengths=(60, 10))
+    assert model.output_lengths(batch["speech_lengths"]).tolist() == [14, 1]
+    loss = model(**batch)
+    alone = model(**{name: tensor[:1] for name, tensor in batch.items()})
+    assert math.isfinite(loss.value.item())
+    assert loss.terms[0].count.item() == 2
+    assert alone.terms[0].count.item() == 1
+
+
+@pytest.mark.parametrize(
+    ("conf", "message"),
+    [
+        ({"decoder": None}, "a decoder is needed"),
+        ({"model_conf": {"ctc_weight": 1.5}}, "between 0 and 1"),
+        ({"model_conf": {"ctc_weight": 0.0, "interctc_weight": 0.5}}, "intermediate CTC needs"),
+        ({"model_conf": {"aux_ctc": {"a": 1}}}, "aux_ctc"),
+        ({"model_conf": {"sym_blank": "<b>"}}, "no blank '<b>'"),
+        ({"encoder_conf": {"attention_heads": 3}}, "no multiple of attention_heads"),
+        ({"encoder_conf": {"cnn_module_kernel": 4}}, "odd kernel"),
+        ({"encoder_conf": {"interctc_layer_idx": [2]}}, "between 1 and 1"),
+        ({"encoder_conf": {"pos_enc_layer_type": "abs_pos"}}, "needs pos_enc_layer_type rel_pos"),
+        ({"normalize": "global_mvn"}, "stats_file"),
+    ],
+)
+def test_mistakes_are_named(conf: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        tiny_model(**conf)
