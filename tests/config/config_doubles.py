@@ -18,7 +18,7 @@ class Nested:
     def __init__(
         self,
         input_size: int,
-        att_conf: dict[str, Any] = {"dim": 3, "deep": {"x": 1}},  # noqa: B006
+        att_conf: dict[str, Any] = {"dim": 3, "deep": {"x": 1, "y": 0}},  # noqa: B006
         name: str = "n",
     ) -> None:
         self.att_conf = att_conf

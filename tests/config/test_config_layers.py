@@ -31,9 +31,9 @@ def test_later_wins_and_the_command_line_wins_over_all(tmp_path: Path) -> None:
 
 
 def test_conf_merges_at_any_depth(tmp_path: Path) -> None:
-    config = write(tmp_path / "a.yaml", "thing: nested\nthing_conf: {att_conf: {deep: {y: 2}}}\n")
-    found = parse_args(Toy, ["--config", config, "--thing_conf", "att_conf.deep.z=3", "att_conf.new=4"], prog="t")
-    assert found.thing_conf["att_conf"] == {"dim": 3, "deep": {"x": 1, "y": 2, "z": 3}, "new": 4}
+    config = write(tmp_path / "a.yaml", "thing: nested\nthing_conf: {att_conf: {deep: {y: 2}, dim: 7}}\n")
+    found = parse_args(Toy, ["--config", config, "--thing_conf", "att_conf.deep.x=3", "att_conf.dim=4"], prog="t")
+    assert found.thing_conf["att_conf"] == {"dim": 4, "deep": {"x": 3, "y": 2}}
 
 
 def test_null_takes_back_what_a_file_gave(tmp_path: Path) -> None:

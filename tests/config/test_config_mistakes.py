@@ -54,6 +54,18 @@ def mistakes(*argv: str) -> str:
         ),
         (["--thing_conf", "width=x"], "--thing_conf width: wants int, found 'x' (text)"),
         (["--thing_conf", "kind=c"], "--thing_conf kind: wants a | b, found 'c' (text)"),
+        (
+            ["--thing", "nested", "--thing_conf", "att_conf.dmi=3"],
+            "--thing_conf att_conf.dmi: the thing 'nested' has no key 'att_conf.dmi'. Did you mean 'dim'?",
+        ),
+        (
+            ["--thing", "nested", "--thing_conf", "att_conf.deep.x=y"],
+            "--thing_conf att_conf.deep.x: wants int, found 'y' (text)",
+        ),
+        (
+            ["--thing", "nested", "--thing_conf", "att_conf=3"],
+            "--thing_conf att_conf: wants mapping, found 3 (a whole number)",
+        ),
         (["--thing_conf", "word"], "--thing_conf: wants key=value or \"{key: value}\", found 'word'"),
         (["--thing", "none", "--thing_conf", "width=3"], "--thing_conf: has keys, but thing is null"),
         (["--thing", "needy"], "--thing_conf: the thing 'needy' needs the key 'stats_file'"),

@@ -92,8 +92,11 @@ def _take_values(words: list[str], option: Option | None) -> list[str]:
         most = 10**6 if any(member in (list, tuple, dict) for member in members) else 1
     # Numbers end where a word is none, so that a positional argument may follow `--prune 0 0 1`.
     is_numeric = option is not None and _is_number_list(option)
+    is_conf = option is not None and option.is_conf
     taken: list[str] = []
     while words and len(taken) < most and not words[0].startswith("--"):
+        if taken and is_conf and "=" not in words[0] and not words[0].startswith("{"):
+            break
         if is_numeric and not (_is_number(words[0]) or words[0].startswith("[") or words[0] in ("null", "None")):
             break
         taken.append(words.pop(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tympan.config.cast import CastError, cast
@@ -95,32 +95,38 @@ def complete(
     *,
     owner: str,
     mistakes: Mistakes,
-    where: Any,
+    where: Callable[[str], str],
+    prefix: str = "",
 ) -> dict[str, Any]:
     """The defaults with `given` merged over them, every value cast; what is wrong goes to `mistakes`.
 
-    `where` makes a place for messages of a key.
+    `where` makes a place for messages of a key, dotted where it is nested: a default that is a mapping says which keys
+    that mapping may have.
     """
-    result = {}
+    result: dict[str, Any] = {}
     for key, parameter in parameters.items():
-        if key in given:
-            value = given[key]
-            if isinstance(value, Mapping) and isinstance(parameter.default, Mapping):
-                value = merged(parameter.default, value)
-        elif parameter.default is REQUIRED:
+        if key not in given and parameter.default is REQUIRED:
             continue
-        else:
-            value = parameter.default
+        value = given.get(key, parameter.default)
+        name = f"{prefix}{key}"
+        if isinstance(parameter.default, Mapping) and parameter.default and isinstance(value, Mapping):
+            inner = {item: Parameter(_type_like(default), default) for item, default in parameter.default.items()}
+            result[key] = complete(value, inner, owner=owner, mistakes=mistakes, where=where, prefix=f"{name}.")
+            continue
         try:
-            result[key] = value if key not in given and value is None else cast(value, parameter.type)
+            result[key] = None if value is None and parameter.default is None else cast(value, parameter.type)
         except CastError as error:
-            mistakes.add(where(key), str(error))
+            mistakes.add(where(name), str(error))
     for key in given:
         if key not in parameters:
-            known = ", ".join(parameters) or "none"
-            hint = did_you_mean(key, parameters) or f" Its keys: {known}"
-            mistakes.add(where(key), f"the {owner} has no key '{key}'.{hint}")
+            hint = did_you_mean(key, parameters) or f" Its keys: {', '.join(parameters) or 'none'}"
+            mistakes.add(where(f"{prefix}{key}"), f"the {owner} has no key '{prefix}{key}'.{hint}")
     return result
+
+
+def _type_like(default: Any) -> Any:
+    """The type of a key that only has a default."""
+    return type(default) if isinstance(default, (bool, int, float, str)) else Any
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

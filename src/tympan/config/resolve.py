@@ -93,7 +93,7 @@ class _Resolver:
         """The place of an option or a key in it, named unless the place itself names it."""
         place = self.origin.get(path) or self.origin.get(path[:1]) or self.options[path[0]].flag
         if place == self.options[path[0]].flag:
-            return " ".join([place, *path[1:]])
+            return f"{place} {'.'.join(path[1:])}".rstrip()
         return f"{place}: {'.'.join(path)}"
 
     def _add(self, layer: Layer) -> None:
@@ -163,7 +163,7 @@ class _Resolver:
             parameters,
             owner=owner,
             mistakes=self.mistakes,
-            where=lambda key: self._where(option.name, key),
+            where=lambda key: self._where(option.name, *key.split(".")),
         )
         if self.is_complete:
             for key, parameter in parameters.items():
