@@ -26,6 +26,9 @@ from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 
+MAX_ALIGNMENT_CELLS = 2_000_000_000
+"""Frames times states: a byte each."""
+
 AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
 
 
@@ -166,6 +169,29 @@ class Recognizer:
         ctc = self.loaded.model.ctc
         log_probs = None if ctc is None else ctc.log_softmax(output.out)
         return Encoded(memory=output.out, lengths=output.lengths, log_probs=log_probs)
+
+    def align(self, samples: np.ndarray, text: str) -> Hypothesis:
+        """When each token of a given text is said; the score is the log probability of the best alignment."""
+        tokens = self.loaded.tokenizer.text2tokens(text)
+        ids = self.loaded.vocabulary.tokens2ids(tokens)
+        if not ids:
+            raise UserError("there is no text to align")
+        self.check_length(samples)
+        encoded = self.encode([samples])
+        if encoded.log_probs is None:
+            raise UserError("alignment needs CTC, and this model was trained without (ctc_weight 0)")
+        frames = int(encoded.lengths[0])
+        if frames * (2 * len(ids) + 1) > MAX_ALIGNMENT_CELLS:
+            raise UserError(
+                f"{frames} frames and {len(ids)} tokens are too many for one alignment: cut the recording (segments)"
+            )
+        (aligned,) = self._align(encoded, [ids])
+        if aligned is None:
+            raise UserError(
+                f"the text has {len(ids)} tokens, more than the recording's {frames} encoder frames can hold"
+            )
+        ended = Ended(tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob})
+        return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=tuple(tokens))
 
     def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
         if speech.ndim == 2 or self.limits.max_piece_s <= 0:

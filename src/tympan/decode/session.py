@@ -23,6 +23,10 @@ from tympan.runtime.executor import map_jobs
 
 logger = logging.getLogger(__name__)
 
+USUAL_RATE, USUAL_FEATURE_RATE = 16000, 100
+MAX_CHANNELS = 8
+"""An array with more columns than this holds features, not audio."""
+
 
 @dataclass(frozen=True)
 class Work:
@@ -51,10 +55,10 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
     left = [source for source in sources if source.id not in journal.done]
     if journal.done:
         logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
-    lengths, failures = _measure(left, spec)
+    seconds, failures = _measure(left)
     failed = {failure.id for failure in failures}
     left = [source for source in left if source.id not in failed]
-    tasks = _plan(left, [lengths[source.id] for source in left], spec)
+    tasks = _plan(left, [seconds[source.id] for source in left], spec)
     audio_s = 0.0
     with journal:
         jobs = map_jobs(
@@ -95,25 +99,27 @@ def read_sources(
     return [Source(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
 
 
-def _measure(sources: Sequence[Source], spec: DecodeSpec) -> tuple[dict[str, float], list[Result]]:
-    """Lengths from the headers (samples, or frames of features), and what cannot be opened."""
-    lengths: dict[str, float] = {}
+def _measure(sources: Sequence[Source]) -> tuple[dict[str, float], list[Result]]:
+    """About how many seconds each is, from its header, and what cannot be opened."""
+    seconds: dict[str, float] = {}
     failures = []
     for source in sources:
         if is_pipe(source.value):
-            lengths[source.id] = float("inf")  # known only once it has run: decoded alone
+            seconds[source.id] = float("inf")  # known only once it has run: decoded alone
             continue
         try:
-            lengths[source.id], _ = value_length(source.data_type, source.value, Context(source.base))
+            length, width = value_length(source.data_type, source.value, Context(source.base))
         except UserError as error:
             failures.append(Result(source.id, error=str(error)))
-    return lengths, failures
+        else:
+            is_audio = width <= MAX_CHANNELS
+            seconds[source.id] = length / (USUAL_RATE if is_audio else USUAL_FEATURE_RATE)
+    return seconds, failures
 
 
-def _plan(sources: Sequence[Source], lengths: Sequence[float], spec: DecodeSpec) -> list[DecodeTask]:
-    a_second = 16000.0 if any(source.data_type == "sound" for source in sources) else 100.0
+def _plan(sources: Sequence[Source], seconds: Sequence[float], spec: DecodeSpec) -> list[DecodeTask]:
     limits = spec.limits
-    batches = plan_by_length(lengths, batch_size=limits.batch_size, max_total=limits.max_batch_s * a_second)
+    batches = plan_by_length(seconds, batch_size=limits.batch_size, max_total=limits.max_batch_s)
     return [DecodeTask(spec, tuple(sources[place] for place in batch)) for batch in batches]
 
 

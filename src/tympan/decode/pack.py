@@ -1,0 +1,136 @@
+"""A model folder that can be moved: configuration, weights, tokens, statistics, language models, decode settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from safetensors.torch import save_file
+
+from tympan.decode.load import load_model
+from tympan.decode.model_files import CONFIG, SETTINGS, ModelFiles, find_model
+from tympan.decode.settings import DecodeSettings
+from tympan.decode.speech_input import FEATURES_FILE
+from tympan.errors import UserError
+from tympan.models.weights import load_weights
+from tympan.runtime.atomic import atomic_write
+from tympan.text.vocabulary import read_token_list
+
+MODEL_KEYS = (
+    "input_size",
+    "ctc_conf",
+    "token_type",
+    "cleaner",
+    "g2p",
+    "frontend",
+    "frontend_conf",
+    "specaug",
+    "specaug_conf",
+    "normalize",
+    "normalize_conf",
+    "model",
+    "model_conf",
+    "preencoder",
+    "preencoder_conf",
+    "encoder",
+    "encoder_conf",
+    "postencoder",
+    "postencoder_conf",
+    "decoder",
+    "decoder_conf",
+    "preprocessor",
+    "preprocessor_conf",
+    "lm",
+    "lm_conf",
+)
+"""What a model is made of; the rest of a training configuration is about data, and places of another machine."""
+
+
+def pack_model(
+    files: ModelFiles, output: Path, *, settings: DecodeSettings | None = None, allow_import: bool = False
+) -> Path:
+    """Write the folder and load it once, so that a packed model is known to work."""
+    files.check()
+    if output.exists() and any(output.iterdir()):
+        raise UserError(f"{output}: is not empty; choose another folder for the packed model")
+    output.mkdir(parents=True, exist_ok=True)
+    _pack_recognizer(files, output)
+    if files.lm_train_config is not None and files.lm_file is not None:
+        values = _read(files.lm_train_config)
+        config = {key: values[key] for key in MODEL_KEYS if key in values}
+        _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
+        _write_weights(files.lm_file, output / "lm" / "model.safetensors")
+    if files.ngram_file is not None:
+        suffix = (
+            "".join(files.ngram_file.suffixes[-2:]) if files.ngram_file.suffix == ".gz" else files.ngram_file.suffix
+        )
+        shutil.copyfile(files.ngram_file, output / f"ngram{suffix}")
+    if settings is not None:
+        _write_yaml(output / SETTINGS, dataclasses.asdict(settings))
+    load_model(find_model(output), settings or DecodeSettings(), allow_import=allow_import)
+    return output
+
+
+def _pack_recognizer(files: ModelFiles, output: Path) -> None:
+    values = _read(files.asr_train_config)
+    config = {key: values[key] for key in MODEL_KEYS if key in values}
+    config["token_list"] = _tokens(values, files)
+    if files.token_type is not None:
+        config["token_type"] = files.token_type
+    bpemodel = files.bpemodel or (files.find(values["bpemodel"]) if values.get("bpemodel") else None)
+    if bpemodel is not None:
+        shutil.copyfile(bpemodel, output / "bpe.model")
+        config["bpemodel"] = "bpe.model"
+    symbols = values.get("non_linguistic_symbols")
+    if isinstance(symbols, str):
+        symbols = [line for line in files.find(symbols).read_text(encoding="utf-8").splitlines() if line.strip()]
+    config["non_linguistic_symbols"] = symbols
+    stats = (config.get("normalize_conf") or {}).get("stats_file")
+    if stats is not None:
+        config["normalize_conf"] = {**config["normalize_conf"], "stats_file": "feats_stats.npz"}
+        if "normalize.mean" not in load_weights(files.asr_model_file):
+            shutil.copyfile(files.find(stats), output / "feats_stats.npz")
+    _write_yaml(output / CONFIG, config)
+    _write_weights(files.asr_model_file, output / "model.safetensors")
+    _pack_features(files.asr_train_config.parent, output)
+
+
+def _pack_features(folder: Path, output: Path) -> None:
+    """How stored features were made, with their statistics."""
+    if not (folder / FEATURES_FILE).exists():
+        return
+    values = _read(folder / FEATURES_FILE)
+    if values.get("cmvn"):
+        shutil.copyfile(folder / values["cmvn"], output / "cmvn.ark")
+        values = {**values, "cmvn": "cmvn.ark"}
+    _write_yaml(output / FEATURES_FILE, values)
+
+
+def _tokens(values: Mapping[str, Any], files: ModelFiles) -> list[str]:
+    tokens = values.get("token_list")
+    return list(read_token_list(files.find(tokens)).tokens) if isinstance(tokens, str) else list(tokens or [])
+
+
+def _write_weights(source: Path, target: Path) -> None:
+    # A tensor that shares its memory with another can't be saved as it is.
+    weights = {name: value.clone().contiguous() for name, value in load_weights(source).items()}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_suffix(".part")
+    save_file(weights, temporary)
+    temporary.replace(target)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must be a mapping of options to values")
+    return values
+
+
+def _write_yaml(path: Path, values: Mapping[str, Any]) -> None:
+    with atomic_write(path) as stream:
+        yaml.safe_dump(dict(values), stream, allow_unicode=True, sort_keys=False)
