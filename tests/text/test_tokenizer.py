@@ -57,6 +57,14 @@ def test_phonemes_written_in_the_text() -> None:
     assert tokenizer.text2tokens("<sil> AH0 B <sil>") == ["AH0", "B"]
 
 
+def test_pinyin() -> None:
+    pytest.importorskip("pypinyin")
+    assert build_tokenizer("phn", g2p_type="pypinyin_g2p").text2tokens("天气 ok") == ["tian1", "qi4", "ok"]
+    tokenizer = build_tokenizer("phn", g2p_type="pypinyin_g2p_phone")
+    assert tokenizer.text2tokens("今天啊") == ["j", "in1", "t", "ian1", "a"]
+    assert pickle.loads(pickle.dumps(tokenizer)).text2tokens("女") == ["n", "v3"]
+
+
 def test_unknown_names_are_user_errors() -> None:
     with pytest.raises(UserError, match="char, word, bpe, phn"):
         build_tokenizer("chars")

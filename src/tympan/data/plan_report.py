@@ -20,6 +20,8 @@ def describe_plan(plan: BatchPlan, *, rate: float | None = None) -> str:
         lines.append(f"left out by drop_last_iter: {dropped:,} utterances")
     for column, shape in enumerate(plan.shapes):
         length, total = totals[:, column], padded[:, column]
+        if not length.any():
+            continue  # made without lengths
         share = 1 - length.sum() / max(total.sum(), 1)
         lines.append(
             f"{shape.name}: {_spread(length)} a batch, padding {share:.1%} (worst batch {_worst(length, total):.1%})"

@@ -84,7 +84,9 @@ def _g2p(name: str) -> Callable[[str], list[str]]:
         return lambda text: [phone for phone in english(text) if keeps_space or phone != " "]
 
     def syllables(text: str) -> list[str]:
-        return [reading[0] for reading in package.pinyin(text, style=package.Style.TONE3)]
+        # What is not Chinese comes back as it was, blanks included.
+        readings = package.pinyin(text, style=package.Style.TONE3)
+        return [part for reading in readings for part in reading[0].split()]
 
     if name == "pypinyin_g2p":
         return syllables
