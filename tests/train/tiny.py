@@ -66,6 +66,7 @@ class MemoryBatches:
         return len(self.sizes)
 
     def build_iter(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        torch.rand(1)  # as torch's DataLoader does when it starts
         order = torch.randperm(len(self.text), generator=torch.Generator().manual_seed(epoch)).tolist()
         position = 0
         for step, size in enumerate(self.sizes):

@@ -17,7 +17,7 @@ from tympan.train.checkpoint import Position
 from tympan.train.nbest import Criterion
 from tympan.train.reporter import EpochReporter, Reporter
 from tympan.train.schedulers import moments
-from tympan.train.update import Updater, stats_of
+from tympan.train.update import Updater, counts_of, stats_of
 from tympan.train.writer import Writer
 
 
@@ -104,10 +104,9 @@ class Trainer:
             self._part_state = None
         interval = self.options.log_interval or max(steps // 20, 10)
         self.updater.parallel.model.train()
-        batches = self.train_data.build_iter(epoch, start) if start < steps else iter(())
+        batches = self._seeded(epoch, start) if start < steps else iter(())
         for group in _groups(start, steps, self.options.accum_grad):
             with part.measure("train_time"):
-                seed_step(self.options.seed + epoch, step=group.start, rank=self.comm.rank)
                 self._learn(batches, number=len(group), part=part)
             self.position = Position(epoch, group.stop)
             self.writer.step_done(part, steps=steps, updater=self.updater)
@@ -131,8 +130,7 @@ class Trainer:
                 part.batches += 1
                 if not self.options.no_forward_run:
                     loss, share = self.updater.forward(batch)
-                    counts = torch.stack([term.count for term in loss.terms]).float()
-                    part.register(stats_of(loss, loss.value, counts, share=share))
+                    part.register(stats_of(loss, loss.value, counts_of(loss), share=share))
         module.train()
         self.reporter.finish(part)
 
@@ -157,6 +155,12 @@ class Trainer:
         self.reporter.load_state_dict(state["reporter"])
         self.position = Position(**state["position"])
         self._part_state = state["part"]
+
+    def _seeded(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches, each with the generators seeded for its step after it was fetched: a loader draws from them too."""
+        for step, batch in enumerate(self.train_data.build_iter(epoch, start), start):
+            seed_step(self.options.seed + epoch, step=step, rank=self.comm.rank)
+            yield batch
 
     def _part(self, phase: str, *, done: int = 0) -> EpochReporter:
         epoch = self.position.epoch

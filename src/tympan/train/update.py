@@ -79,7 +79,7 @@ class Updater:
             with self.parallel.sync_gradients(index == number - 1):
                 with reporter.measure("forward_time"):
                     loss, share = self.forward(batch)
-                    counts = self.comm.sum(torch.stack([term.count for term in loss.terms]).float() * share)
+                    counts = self.comm.sum(counts_of(loss) * share)
                     value = loss.value_over(counts) * share
                     weight = counts[0] if len(loss.terms) == 1 else counts.new_tensor(float(batch.global_size))
                     first_weight = weight if first_weight is None else first_weight
@@ -211,6 +211,12 @@ class Updater:
         self.updates = counters["updates"]
         self.skipped_total = counters["skipped_total"]
         self.skipped_in_a_row = counters["skipped_in_a_row"]
+
+
+def counts_of(loss: Loss) -> Tensor:
+    """The counts of the terms, fine enough to divide by."""
+    kind = torch.promote_types(loss.terms[0].total.dtype, torch.float32)
+    return torch.stack([term.count for term in loss.terms]).to(kind)
 
 
 def stats_of(loss: Loss, value: Tensor, counts: Tensor, *, share: float) -> dict[str, Stat]:
