@@ -47,11 +47,10 @@ class LanguageModel(nn.Module):
         return {}
 
     def nll(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Negative log-likelihood of each token and the end, (batch, longest + 1), zero in the padding; the lengths.
+        """Negative log-likelihood of each token and the end, (batch, length + 1), zero in the padding; the lengths.
 
         Text (batch, length) may be padded with anything and to any length; the lengths that come back count the end.
         """
-        text = text[:, : int(text_lengths.max()) if len(text) else 0]
         positions = torch.arange(text.size(1) + 1, device=text.device)
         is_text = positions[:-1] < text_lengths.unsqueeze(1)
         text = text.masked_fill(~is_text, self.ignore_id)

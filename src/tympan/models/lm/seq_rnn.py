@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tympan.errors import UserError
 from tympan.nn.beam_state import BeamState
+from tympan.nn.dropout import Dropout
 
 # Shapes: U utterances, B beams, N = U * B, L layers, H hidden units, V vocabulary.
 
@@ -42,7 +43,7 @@ class SequentialRnnLm(nn.Module):
             raise UserError(
                 f"lm_conf: tie_weights needs nhid to equal unit, but nhid is {hidden_size} and unit is {unit}"
             )
-        self.drop = nn.Dropout(dropout_rate)
+        self.drop = Dropout(dropout_rate)
         self.encoder = nn.Embedding(vocab_size, unit, padding_idx=ignore_id)
         # torch warns that dropout between layers needs two of them.
         between = dropout_rate if nlayers > 1 else 0.0
