@@ -66,13 +66,18 @@ def unpack(data: Path, part: str, *, nj: int) -> None:
 def prepare(data: Path, out: Path) -> list[Prepared]:
     """Stage 0: `out/train`, `out/dev`, `out/test` for those sets that are present, transcripts without spaces."""
     transcripts = read_transcripts(data / TRANSCRIPT)
-    present = [name for name in SETS if (data / WAVS / name).is_dir()]
-    if "train" not in present or "dev" not in present:
+    names = present(data)
+    if "train" not in names or "dev" not in names:
         raise UserError(
-            f"{data / WAVS} has {_listed(present)}, and training needs 'train' and 'dev'. "
+            f"{data / WAVS} has {_listed(names)}, and training needs 'train' and 'dev'. "
             "Is the archive whole? Stage -1 unpacks it (--stage -1)."
         )
-    return [_prepare_set(data, name, transcripts, out / name) for name in present]
+    return [_prepare_set(data, name, transcripts, out / name) for name in names]
+
+
+def present(data: Path) -> list[str]:
+    """Those of train, dev and test that have recordings."""
+    return [name for name in SETS if (data / WAVS / name).is_dir()]
 
 
 def read_transcripts(path: Path) -> dict[str, str]:

@@ -14,6 +14,8 @@ NAME = "an4"
 DATA_URL = "http://www.speech.cs.cmu.edu/databases/an4"
 ARCHIVE = "an4_sphere.tar.gz"
 DEV_UTTERANCES = 100
+ARCHIVE_BYTES = 64_327_561  # as published, for estimates
+HOURS = {"train_nodev": 0.71, "train_dev": 0.08, "test": 0.1}
 PREPARED = ("train_nodev", "train_dev", "test")
 _SPOKEN_IN = {"train": "an4_clstk", "test": "an4test_clstk"}
 _LINE = re.compile(r"^(?:<s>\s+)?(?P<words>.*?)\s*(?:</s>\s*)?\((?P<source>[^()]+)\)\s*$")
@@ -35,25 +37,37 @@ def unpack(data: Path) -> None:
 
 def prepare(data: Path, out: Path) -> dict[str, int]:
     """`out/train_nodev`, `out/train_dev` (the first 100 training utterances by id) and, if present, `out/test`."""
+    sets = {name: directory.write(out / name) for name, directory in _sets(data).items()}
+    return {name: len(directory.wav) for name, directory in sets.items()}
+
+
+def present(data: Path) -> list[str]:
+    """Names of the sets that `prepare` makes of what is in `data`."""
+    has_test = (data / "test" / "wav.scp").is_file() or (_root(data) / "etc" / "an4_test.transcription").is_file()
+    return list(PREPARED if has_test else PREPARED[:2])
+
+
+def sources(data: Path) -> list[Path]:
+    """What `prepare` reads."""
     if _is_prepared(data):
-        sets = {name: _absolute(data / name) for name in PREPARED if (data / name / "wav.scp").is_file()}
-    elif is_extracted(data):
-        train = _read(_root(data), "train")
-        ids = sorted(train["wav.scp"])
-        sets = {
-            "train_nodev": {file: {utt: table[utt] for utt in ids[DEV_UTTERANCES:]} for file, table in train.items()},
-            "train_dev": {file: {utt: table[utt] for utt in ids[:DEV_UTTERANCES]} for file, table in train.items()},
-        }
-        if (_root(data) / "etc" / "an4_test.transcription").is_file():
-            sets["test"] = _read(_root(data), "test")
-    else:
+        return [data / name / "wav.scp" for name in present(data)] + [data / name / "text" for name in present(data)]
+    return [_root(data) / "etc", _root(data) / "wav"]
+
+
+def _sets(data: Path) -> dict[str, DataDir]:
+    if _is_prepared(data):
+        return {name: DataDir.read(data / name) for name in present(data)}
+    if not is_extracted(data):
         raise UserError(
             f"{data} holds neither the unpacked AN4 archive (an4/etc/an4_train.transcription) nor its data "
             "directories (train_nodev, train_dev). Run stage -1 to download it, or point --data to it."
         )
-    for name, tables in sets.items():
-        DataDir(out / name, tables).write(out / name)
-    return {name: len(tables["wav.scp"]) for name, tables in sets.items()}
+    train = _read(_root(data), "train")
+    ids = sorted(train.wav)
+    sets = {"train_nodev": train.keep(ids[DEV_UTTERANCES:]), "train_dev": train.keep(ids[:DEV_UTTERANCES])}
+    if "test" in present(data):
+        sets["test"] = _read(_root(data), "test")
+    return sets
 
 
 def _root(data: Path) -> Path:
@@ -64,17 +78,7 @@ def _is_prepared(data: Path) -> bool:
     return all((data / name / "wav.scp").is_file() for name in PREPARED[:2])
 
 
-def _absolute(directory: Path) -> dict[str, dict[str, str]]:
-    """A data directory's tables, with audio paths relative to it made absolute."""
-    tables = {name: dict(table) for name, table in DataDir.read(directory).tables.items()}
-    tables["wav.scp"] = {
-        utt: place if place.endswith("|") or Path(place).is_absolute() else str((directory / place).resolve())
-        for utt, place in tables["wav.scp"].items()
-    }
-    return tables
-
-
-def _read(root: Path, name: str) -> dict[str, dict[str, str]]:
+def _read(root: Path, name: str) -> DataDir:
     path = root / "etc" / f"an4_{name}.transcription"
     tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}, "utt2spk": {}}
     faults = []
@@ -97,7 +101,7 @@ def _read(root: Path, name: str) -> dict[str, dict[str, str]]:
     if faults:
         more = f"\n... and {len(faults) - 20} more" if len(faults) > 20 else ""
         raise UserError("\n".join(faults[:20]) + more)
-    return {file: dict(sorted(table.items())) for file, table in tables.items()}
+    return DataDir(root, tables)
 
 
 def _audio(directory: Path, source: str) -> Path | None:

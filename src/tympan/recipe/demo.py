@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import multiprocessing
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from tympan.data.seeds import rng_for
 from tympan.recipe.aishell import TRANSCRIPT
 from tympan.recipe.espeak import Synthesizer, Voice
+from tympan.recipe.options import RecipeOptions
 from tympan.recipe.sentences import sentences
 from tympan.runtime.atomic import atomic_write
 
@@ -100,6 +102,33 @@ def make_archives(out: Path, size: Size | None = None, *, seed: int = 0, nj: int
         with atomic_write(archive, "wb") as stream:
             stream.write(_tar(members))
     return archives
+
+
+ARCHIVES = Path("archives")
+CONF = Path(__file__).parent / "conf"
+
+
+def prepare_demo(*, seed: int, nj: int) -> None:
+    """In the current directory: `archives/` with the corpus, and `conf/`. What is there already stays."""
+    for source in [*CONF.glob("demo/*.yaml"), *CONF.glob("*.conf"), CONF / "specaug.yaml"]:
+        target = Path("conf", source.name)
+        if not target.exists():
+            with atomic_write(target, "wb") as stream:
+                stream.write(source.read_bytes())
+    mark = ARCHIVES / "made_with.json"
+    wanted = json.dumps({"size": asdict(Size()), "seed": seed})
+    if not (mark.is_file() and mark.read_text() == wanted):
+        print("synthesising a small AISHELL with espeak-ng", flush=True)
+        make_archives(ARCHIVES, seed=seed, nj=nj)
+        with atomic_write(mark) as stream:
+            stream.write(wanted)
+
+
+def recipe_options(*, nj: int, ngpu: int) -> RecipeOptions:
+    """AISHELL's recipe from stage -1, with the demo's small configurations."""
+    return RecipeOptions(
+        corpus="aishell", stage="-1", data_url=ARCHIVES.resolve().as_uri(), nj=nj, ngpu=ngpu, tag="demo", n_average=5, speeds="1.0"
+    )
 
 
 def _in_fresh_process(function: Callable[..., bytes], *arguments: object) -> bytes:

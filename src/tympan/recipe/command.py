@@ -1,0 +1,57 @@
+"""Running a Tympan command in a process of its own, with its words on the user's console."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from tympan.errors import UserError
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
+    """Run `tympan NAME ARGUMENTS`; what it prints, errors too, goes straight to the console.
+
+    SIGTERM is handed on, so that training can save itself, and a command does not outlive a recipe that was killed.
+    """
+    shown = f"tympan {name} {shlex.join(arguments)}"
+    print(f"    $ {shown}", flush=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"tympan.bin.{name}", *arguments],
+        env={**os.environ, **(environment or {})},
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+    )
+    before = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(signal.SIGTERM))
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # the terminal sent it the signal too
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if code:
+        raise UserError(_what_happened(name, shown, code))
+
+
+def _what_happened(name: str, shown: str, code: int) -> str:
+    again = "Run the same recipe command again: it continues from there."
+    if code == -signal.SIGKILL:
+        return (
+            f"{name} was killed (signal 9). Nobody but the system does that unasked: memory ran out. Use a smaller "
+            f"batch (--asr_args '--batch_size ...' or '--batch_bins ...'), fewer processes (--nj), or free memory. {again}"
+        )
+    if code < 0:
+        return f"{name} was ended by {signal.Signals(-code).name}. {again}"
+    if code == 2:
+        return f"{name} could not go on; its message is above. The command was: {shown}"
+    return f"{name} ended with code {code}; what it said is above. {again}"
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

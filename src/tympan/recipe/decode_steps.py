@@ -1,0 +1,136 @@
+"""Stage 5: averaging, decoding, scoring, and the report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from functools import partial
+from pathlib import Path
+
+from tympan.errors import UserError
+from tympan.recipe.command import run_command
+from tympan.recipe.corpus import DATA, Corpus
+from tympan.recipe.options import RecipeOptions
+from tympan.recipe.stage import Step
+from tympan.recipe.token_steps import bpe_model
+
+
+def decode_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
+    """The model to decode with, then decoding, scores and a report for each set."""
+    train = options.train_set(corpus.train)
+    directory = options.asr_dir(train)
+    steps = []
+    model = directory / options.model_file
+    if options.n_average:
+        # What training ended with: another `latest` means other epochs.
+        steps.append(
+            Step(
+                f"average {directory.name}",
+                partial(_average, options, directory, model),
+                [directory / "latest.pth", directory / "config.yaml"],
+                [model],
+                {"epochs": options.n_average, "which": options.average},
+            )
+        )
+    for name in corpus.decoded():
+        steps += _set_steps(options, train, name)
+    return steps
+
+
+def inference_arguments(options: RecipeOptions, train: str, name: str) -> list[str]:
+    """The command line of asr_inference for one set."""
+    directory = options.asr_dir(train)
+    arguments = ["--config", options.decode_config, "--output_dir", str(options.decode_dir(train, name))]
+    if options.feats_type == "raw":
+        data = f"{DATA / name / 'wav.scp'},speech,sound"
+    else:
+        data = f"{options.dump_dir(name) / 'feats.scp'},speech,kaldi_ark"
+    arguments += ["--data_path_and_name_and_type", data]
+    arguments += ["--asr_train_config", str(directory / "config.yaml")]
+    arguments += ["--asr_model_file", str(directory / options.model_file)]
+    for flag, path in _language_models(options).items():
+        arguments += [flag, str(path)]
+    model = bpe_model(options)
+    arguments += ["--bpemodel", str(model)] if model else []
+    arguments += ["--ngpu", "0", "--nj", str(options.jobs)]  # the recipe decodes on the CPU
+    return [*arguments, *shlex.split(options.inference_args)]
+
+
+def scored(options: RecipeOptions, corpus: Corpus) -> dict[str, float]:
+    """The error rate of each decoded set, in percent."""
+    train = options.train_set(corpus.train)
+    rates = {}
+    for name in corpus.decoded():
+        path = options.decode_dir(train, name) / "score" / "score.json"
+        if path.is_file():
+            rates[name] = float(json.loads(path.read_text(encoding="utf-8"))["error_rate"])
+    return rates
+
+
+def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
+    decoded = options.decode_dir(train, name)
+    reference, hypothesis = DATA / name / "text", decoded / "text"
+    label = decoded.name.removeprefix("decode_")
+    needs = [
+        options.asr_dir(train) / options.model_file,
+        Path(options.decode_config),
+        *_language_models(options).values(),
+    ]
+    if options.feats_type == "raw":
+        needs.append(DATA / name / "wav.scp")
+    else:
+        needs += [options.dump_dir(name) / "feats.scp", options.dump_dir(name) / "archive"]
+    arguments = inference_arguments(options, train, name)
+    settings = {"arguments": [*shlex.split(options.inference_args)]}
+    unit = "word" if options.token_type == "word" else "char"
+    scoring = ["--unit", unit, "--utt2spk", str(DATA / name / "utt2spk")]
+    score = [str(reference), str(hypothesis), *scoring, "--output_dir", str(decoded / "score")]
+    report = [str(reference), str(hypothesis), *scoring, "--data_dir", str(DATA / name)]
+    report += ["--output", str(decoded / "report.html"), "--nj", str(options.jobs)]
+    return [
+        Step(
+            f"decode {label}", partial(run_command, "asr_inference", arguments), needs, [hypothesis],
+            settings, continues=settings, output_dir=decoded,
+        ),
+        Step(
+            f"score {label}", partial(run_command, "score", score), [reference, hypothesis],
+            [decoded / "score" / "result.txt", decoded / "score" / "score.json"], {"unit": unit},
+        ),
+        Step(
+            f"report {label}", partial(run_command, "report", report), [reference, hypothesis, DATA / name / "wav.scp"],
+            [decoded / "report.html"], {"unit": unit},
+        ),
+    ]  # fmt: skip
+
+
+def _language_models(options: RecipeOptions) -> dict[str, Path]:
+    files = {}
+    if options.lm_config:
+        files["--lm_train_config"] = options.lm_dir / "config.yaml"
+        files["--lm_file"] = options.lm_dir / "valid.loss.best.pth"
+    if options.n_gram:
+        files["--ngram_file"] = options.ngram_file
+    return files
+
+
+def _average(options: RecipeOptions, directory: Path, model: Path) -> None:
+    from tympan.train.nbest import average, save_weights
+
+    if options.average == "best":
+        ready = sorted(
+            directory.glob("valid.acc.ave_*best.pth"),
+            key=lambda path: int(path.name.split("_")[1].removesuffix("best.pth")),
+        )
+        if not ready:
+            raise UserError(f"{directory}: there is no average of the best epochs; train it (--stage train).")
+        model.write_bytes(ready[-1].read_bytes())
+        print(f"    {model}: {ready[-1].name}")
+        return
+    last = int((directory / "latest.pth").resolve().name.removesuffix("epoch.pth"))
+    wanted = range(max(1, last - options.n_average + 1), last + 1)
+    epochs = [epoch for epoch in wanted if (directory / f"{epoch}epoch.pth").exists()]
+    save_weights(model, average(directory / f"{epoch}epoch.pth" for epoch in epochs))
+    left_out = (
+        f" ({len(wanted) - len(epochs)} of the last {len(wanted)} were not kept)" if len(epochs) < len(wanted) else ""
+    )
+    print(f"    {model}: mean of epochs {', '.join(map(str, epochs))}{left_out}")

@@ -1,0 +1,124 @@
+"""The options of `tympan recipe`, with the names, meanings and defaults of ESPnet1's run.sh, and where their files go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import argument, option
+
+RUN = "stages"
+DATA = "data and features"
+LM = "language models"
+ASR = "training"
+DECODING = "decoding"
+OWN = "your own data (corpus 'custom')"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions:
+    """One recipe, in the current directory."""
+
+    corpus: Literal["aishell", "an4", "custom"] = argument(help="the corpus; custom means your own data directories")
+    stage: str = option("0", help="first stage, by number or name (-1 download, 0 data, 1 features, 2 dictionary, 3 lm, 4 train, 5 decode)", group=RUN)  # fmt: skip  # noqa: E501
+    stop_stage: str = option("100", help="last stage, by number or name", group=RUN)
+    check: bool = option(False, help="look at machine and configuration, estimate, and stop (Tympan)", group=RUN)
+    force: bool = option(False, help="do the stages again even where they are done (Tympan)", group=RUN)
+    nj: int = option(0, help="processes for features and decoding; 0 is one a core", group=RUN)
+    verbose: int = option(0, help="2 or more shows debugging messages", group=RUN)
+    debugmode: int = option(1, help="0 lets cuDNN be non-deterministic, 2 looks for bad gradients", group=RUN)
+    backend: Literal["pytorch"] = option("pytorch", help="there is one", group=RUN)
+
+    data: str = option("downloads", help="directory of the archives and the unpacked corpus", group=DATA)
+    data_url: str = option("", help="where the archives are: http(s)://, file:// or a directory; empty is the corpus's own", group=DATA)  # fmt: skip  # noqa: E501
+    dumpdir: str = option("dump", help="directory of the normalised features", group=DATA)
+    do_delta: bool = option(False, help="add first and second differences to the features", group=DATA)
+    feats_type: Literal["fbank_pitch", "fbank", "raw"] = option("fbank_pitch", help="raw: features are made in the model (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
+    speeds: str = option("0.9 1.0 1.1", help="copies of the training data; '1.0' for none (Tympan)", group=DATA)
+    fbank_config: str = option("conf/fbank.conf", help="Kaldi options of fbank", group=DATA)
+    pitch_config: str = option("conf/pitch.conf", help="Kaldi options of pitch", group=DATA)
+    token_type: Literal["char", "bpe", "word"] = option("char", help="kind of tokens (Tympan)", group=DATA)
+    nbpe: int = option(30, help="tokens to make with token_type bpe (Tympan)", group=DATA)
+
+    lm_config: str = option("conf/lm.yaml", help="of the neural LM; empty for none", group=LM)
+    lmtag: str = option("", help="name of the neural LM; empty takes lm_config's", group=LM)
+    lm_resume: str = option("", help="checkpoint to begin from; false begins anew", group=LM)
+    lm_args: str = option("", help="more options for lm_train (Tympan)", group=LM)
+    n_gram: int = option(4, help="order of the n-gram; 0 for none", group=LM)
+    ngramtag: str = option("", help="name of the n-gram; empty takes its order", group=LM)
+
+    train_config: str = option("conf/train.yaml", help="of the recogniser, ESPnet1's or ESPnet2's keys", group=ASR)
+    preprocess_config: str = option("", help="SpecAugment, such as conf/specaug.yaml", group=ASR)
+    tag: str = option("", help="name of the experiment; empty takes train_config's", group=ASR)
+    resume: str = option("", help="checkpoint to begin from; empty continues a broken run, false begins anew", group=ASR)  # fmt: skip
+    ngpu: int = option(1, help="accelerators for LM and ASR training; 0 is the CPU", group=ASR)
+    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of device (Tympan)", group=ASR)
+    nproc: int = option(1, help="training processes without accelerators (Tympan)", group=ASR)
+    N: int = option(0, help="minibatches to an epoch, for debugging; 0 is all", group=ASR)
+    asr_args: str = option("", help="more options for asr_train (Tympan)", group=ASR)
+
+    decode_config: str = option("conf/decode.yaml", help="of the search, ESPnet1's or ESPnet2's keys", group=DECODING)
+    n_average: int = option(10, help="epochs to average for decoding; 0 takes recog_model", group=DECODING)
+    average: Literal["last", "best"] = option("last", help="which epochs: the last, or the best by valid acc (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
+    recog_model: str = option("model.acc.best", help="model to decode with, if n_average is 0", group=DECODING)
+    inference_args: str = option("", help="more options for asr_inference (Tympan)", group=DECODING)
+
+    train_dir: str = option("", help="training data directory", group=OWN)
+    dev_dir: str = option("", help="development data directory", group=OWN)
+    test_dir: list[str] = option([], help="data directories to decode besides; may be repeated", group=OWN)
+
+    @property
+    def jobs(self) -> int:
+        return self.nj or len(os.sched_getaffinity(0))
+
+    @property
+    def speed_factors(self) -> list[float]:
+        return [float(speed) for speed in self.speeds.replace(",", " ").split()]
+
+    @property
+    def is_perturbed(self) -> bool:
+        return self.feats_type != "raw" and self.speed_factors != [1.0]
+
+    def train_set(self, plain: str) -> str:
+        """The set that is trained on: `train_sp` where speed-perturbed copies are made on disk."""
+        return f"{plain}_sp" if self.is_perturbed else plain
+
+    def dump_dir(self, name: str) -> Path:
+        return Path(self.dumpdir, name, f"delta{str(self.do_delta).lower()}")
+
+    @property
+    def lm_name(self) -> str:
+        return self.lmtag or Path(self.lm_config).stem
+
+    @property
+    def lm_dir(self) -> Path:
+        return Path("exp", f"train_rnnlm_{self.backend}_{self.lm_name}")
+
+    @property
+    def ngram_file(self) -> Path:
+        return Path("exp", "train_ngram", f"{self.ngramtag or self.n_gram}gram.arpa")
+
+    def asr_dir(self, train_set: str) -> Path:
+        if self.tag:
+            return Path("exp", f"{train_set}_{self.backend}_{self.tag}")
+        parts = [train_set, self.backend, Path(self.train_config).stem]
+        parts += ["delta"] if self.do_delta else []
+        parts += [Path(self.preprocess_config).stem] if self.preprocess_config else []
+        return Path("exp", "_".join(parts))
+
+    @property
+    def model_file(self) -> str:
+        """Name of the weights to decode with, in the experiment's directory."""
+        if self.n_average > 0:
+            best = "last" if self.average == "last" else "acc.best"
+            return f"model.{best}{self.n_average}.avg.pth"
+        given = self.recog_model.removesuffix(".pth")
+        return {"model.acc.best": "valid.acc.best", "model.loss.best": "valid.loss.best"}.get(given, given) + ".pth"
+
+    def decode_dir(self, train_set: str, name: str) -> Path:
+        parts = ["decode", name, self.model_file.removesuffix(".pth"), Path(self.decode_config).stem]
+        parts += [self.lm_name] if self.lm_config else []
+        parts += [f"{self.ngramtag or self.n_gram}gram"] if self.n_gram else []
+        return self.asr_dir(train_set) / "_".join(parts)

@@ -1,0 +1,62 @@
+"""A recipe in the current directory: look first, then run its stages, then say what came out."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+from tympan.errors import UserError
+from tympan.recipe.corpus import Corpus, find_corpus
+from tympan.recipe.decode_steps import scored
+from tympan.recipe.engine import Engine, in_words, status_table
+from tympan.recipe.options import RecipeOptions
+from tympan.recipe.stage import find_stage
+from tympan.recipe.stages import build_stages
+from tympan.runtime.atomic import atomic_write
+
+HOME = Path(".tympan")
+LAST_RUN = HOME / "last_run.json"
+
+
+def run_recipe(options: RecipeOptions) -> int:
+    """Run the stages that the options ask for; only what is not done already."""
+    from tympan.recipe.check import check_configuration, check_recipe
+
+    corpus = find_corpus(options)
+    stages = build_stages(options, corpus)
+    start = find_stage(stages, options.stage, "--stage")
+    stop = find_stage(stages, options.stop_stage, "--stop_stage")
+    if start > stop:
+        raise UserError(f"--stage {options.stage} comes after --stop_stage {options.stop_stage}: nothing to do.")
+    if options.check:
+        return check_recipe(options, corpus, start, stop)
+    check_configuration(options, corpus, start, stop)
+    with atomic_write(LAST_RUN) as stream:
+        json.dump({name: value for name, value in vars(options).items()}, stream, indent=1)
+    began = time.monotonic()
+    Engine(HOME, say=_say).run(stages, start, stop, force=options.force)
+    _say(f"finished in {in_words(time.monotonic() - began)}")
+    if stop >= 5:
+        _summarise(options, corpus)
+    return 0
+
+
+def show_status(options: RecipeOptions) -> int:
+    """The table of stages, for these options."""
+    print(status_table(Engine(HOME), build_stages(options, find_corpus(options))))
+    return 0
+
+
+def _summarise(options: RecipeOptions, corpus: Corpus) -> None:
+    train = options.train_set(corpus.train)
+    directory = options.asr_dir(train)
+    unit = "WER" if options.token_type == "word" else "CER"
+    for name, rate in scored(options, corpus).items():
+        decoded = options.decode_dir(train, name)
+        _say(f"{unit} {name} {rate:.1f} %   {decoded / 'score' / 'result.txt'}   {decoded / 'report.html'}")
+    _say(f"model: {directory / options.model_file}")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
