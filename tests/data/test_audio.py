@@ -88,6 +88,23 @@ def test_shortened_sphere_is_refused_with_the_way_out(tmp_path: Path) -> None:
         read_audio(path)
 
 
+@pytest.mark.parametrize(("mode", "is_fine"), [("CONSTANT", True), ("VARIABLE", False)])
+def test_mp3_without_a_length_is_never_cut_silently(tmp_path: Path, mode: str, is_fine: bool) -> None:
+    path = tmp_path / "a.mp3"
+    rng = np.random.default_rng(0)
+    samples = np.concatenate([np.zeros(RATE), rng.normal(0, 0.1, RATE), 0.3 * np.sin(np.arange(RATE) * 0.1)])
+    soundfile.write(path, samples, RATE, bitrate_mode=mode, compression_level=0.5)
+    assert len(read_audio(path).samples) == 3 * RATE
+    content = path.read_bytes()
+    header = max(content.find(b"Xing"), content.find(b"Info"))
+    path.write_bytes(content[content.find(b"\xff\xf3", header) :])  # MPEG 2 layer III without CRC
+    if is_fine:
+        assert len(read_audio(path).samples) >= 3 * RATE
+    else:
+        with pytest.raises(AudioError, match="variable bit rate without a length header"):
+            read_audio(path)
+
+
 def test_entries_of_archives(tmp_path: Path, tone: np.ndarray) -> None:
     other = tone[::-1].copy()
     ark, scp = str(tmp_path / "a.ark"), str(tmp_path / "a.scp")

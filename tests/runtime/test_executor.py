@@ -6,15 +6,21 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 sys.path.insert(0, str(Path(__file__).parent))
 import jobs
 
+from tympan.bin import make_features
+from tympan.data.ark import read_ark, read_matrix
+from tympan.data.kaldi_dir import read_table, write_table
 from tympan.errors import UserError
 from tympan.runtime import executor
 from tympan.runtime.executor import map_jobs
@@ -104,3 +110,34 @@ def test_no_scheduler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "CONNECT_TIMEOUT_S", 1)
     with pytest.raises(UserError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1 "):
         list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask", dask_address="tcp://127.0.0.1:1"))
+
+
+def test_features_on_dask_survive_the_death_of_a_worker(
+    tmp_path: Path, dask_cluster: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    """Whatever was under way on the dead worker is made by the other, and is in the output once."""
+    address, workers = dask_cluster
+    rng = np.random.default_rng(0)
+    soundfile.write(tmp_path / "a.wav", rng.normal(0, 0.1, 48000), 16000)
+    ids = [f"u{number:03d}" for number in range(200)]
+    write_table(tmp_path / "data" / "wav.scp", dict.fromkeys(ids, tmp_path / "a.wav"))
+    out = tmp_path / "out"
+
+    def kill_one() -> None:
+        deadline = time.monotonic() + 60
+        while len(list((out / "archive").glob("*.index"))) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        os.kill(workers[0].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    arguments = ["--feats_type", "fbank", "--dither", "0", "--utterances_per_archive", "5", "--nj", "2"]
+    where = ["--executor", "dask", "--dask_address", address]
+    assert make_features.main([str(tmp_path / "data"), str(out), *arguments, *where]) == 0
+    killer.join()
+    assert workers[0].wait(timeout=10) == -signal.SIGKILL
+    places = read_table(out / "feats.scp")
+    assert list(places) == ids
+    archived = [key for ark in sorted((out / "archive").glob("*.ark")) for key, _ in read_ark(ark)]
+    assert sorted(archived) == ids
+    assert {read_matrix(place).shape for place in places.values()} == {(298, 80)}

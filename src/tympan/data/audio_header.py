@@ -26,6 +26,8 @@ def check_whole(stream: BinaryIO, size: int) -> str | None:
         return _check_sphere(magic + stream.read(1020) if size >= 1024 else b"", stream, size)
     if magic == b"OggS":
         return _check_ogg(stream, size)
+    if magic[:3] == b"ID3" or (magic[0] == 0xFF and magic[1:2] >= b"\xe0"):
+        return _check_mp3(magic + stream.read(size - 4))
     return None
 
 
@@ -100,4 +102,39 @@ def _check_ogg(stream: BinaryIO, size: int) -> str | None:
     body = sum(tail[page + 27 : page + 27 + segments])
     if not tail[page + 5] & 0x04 or len(tail) < page + 27 + segments + body:
         return "truncated: the Ogg stream has no end mark"
+    return None
+
+
+_MP3_KBPS = {
+    3: (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 0),
+    2: (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160, 0),
+}
+_MP3_HZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000, 8000)}
+
+
+def _check_mp3(content: bytes) -> str | None:
+    """libsndfile guesses the length of an mp3 without a length header from its first frame, and drops the rest."""
+    position = 0
+    if content[:3] == b"ID3" and len(content) >= 10:
+        first, second, third, fourth = content[6:10]
+        position = 10 + (first << 21 | second << 14 | third << 7 | fourth)
+    if any(mark in content[position : position + 200] for mark in (b"Xing", b"Info", b"VBRI")):
+        return None
+    rates = set()
+    while position + 4 <= len(content) and content[position] == 0xFF:
+        version, layer = content[position + 1] >> 3 & 3, content[position + 1] >> 1 & 3
+        bits = content[position + 2]
+        if version == 1 or layer != 1 or bits >> 2 & 3 == 3:
+            break
+        kbps = _MP3_KBPS[3 if version == 3 else 2][bits >> 4]
+        if not kbps:
+            break
+        rates.add(kbps)
+        if len(rates) > 1:
+            return (
+                "an mp3 of variable bit rate without a length header, which would be cut short. "
+                "Write it anew, for example as flac: ffmpeg -i IN.mp3 OUT.flac"
+            )
+        length = (144000 if version == 3 else 72000) * kbps // _MP3_HZ[version][bits >> 2 & 3]
+        position += length + (bits >> 1 & 1)
     return None
