@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _CANDIDATES = 128
 """Boundaries are looked for among this many quantiles of the lengths and as many steps of length."""
+_USUAL = 0.97
 _TEXT_MULTIPLE = 8
 _SIZE_MULTIPLE = 8
 """Sizes from here up are multiples of it, so that 1, 2, 4 or 8 ranks get equal shares."""
@@ -36,12 +38,14 @@ class Buckets:
 
 def plan_buckets(shapes: Sequence[Shapes], options: BatchOptions) -> Buckets:
     """Batches whose padded cost (as batch type `numel` counts it) stays within batch_bins."""
-    order = np.argsort(shapes[0].lengths, kind="stable")
-    limits = _boundaries(shapes[0].lengths[order], options.num_buckets)
-    padded = _padded_shapes(shapes, order, limits)
+    limits = _boundaries(np.sort(shapes[0].lengths), options.num_buckets)
+    padded = _padded_shapes(shapes, limits)
+    fits = [np.searchsorted(padded[:, column], shape.lengths) for column, shape in enumerate(shapes)]
+    bucket_of = np.max(fits, axis=0)
+    order = np.lexsort((shapes[0].lengths, bucket_of))
     cost = (padded * np.array([shape.dim for shape in shapes])).sum(axis=1)
     capacity = _capacities(cost, options)
-    counts = _promote(np.bincount(np.searchsorted(limits, shapes[0].lengths), minlength=len(limits)), capacity)
+    counts = _promote(np.bincount(bucket_of, minlength=len(limits)), capacity)
 
     sizes, kind = [], []
     for bucket, count in enumerate(counts):
@@ -87,12 +91,20 @@ def _trace(limits: Ints, back: list[Ints]) -> Ints:
     return limits[chosen[::-1]]
 
 
-def _padded_shapes(shapes: Sequence[Shapes], order: Ints, limits: Ints) -> Ints:
-    """(buckets, shapes): each shape's longest length among all utterances up to the bucket's limit."""
-    upto = np.searchsorted(shapes[0].lengths[order], limits, side="right")
+def _padded_shapes(shapes: Sequence[Shapes], limits: Ints) -> Ints:
+    """(buckets, shapes): the first shape's limits, and lengths of the others that most utterances of a bucket keep to.
+
+    The few with a longer text go to a later bucket: one of them would make all texts of its bucket long.
+    """
+    bucket_of = np.searchsorted(limits, shapes[0].lengths)
+    order = np.argsort(bucket_of, kind="stable")
+    edges = np.searchsorted(bucket_of[order], np.arange(len(limits) + 1))
     columns = [limits]
     for shape in shapes[1:]:
-        longest = np.maximum.accumulate(shape.lengths[order])[upto - 1]
+        lengths = shape.lengths[order]
+        usual = [np.quantile(lengths[a:b], _USUAL) if a < b else 0.0 for a, b in pairwise(edges)]
+        longest = np.maximum.accumulate(np.ceil(usual).astype(np.int64))
+        longest[-1] = shape.lengths.max()
         columns.append(-(-longest // _TEXT_MULTIPLE) * _TEXT_MULTIPLE)
     return np.stack(columns, axis=1)
 
