@@ -102,6 +102,7 @@ def test_a_second_run_makes_only_what_is_missing(
     capsys.readouterr()
     assert main(arguments) == 0
     assert "12 utterances (4 were there)" in capsys.readouterr().out
+    assert not list((out / "archive").glob(".*.part"))
     after = read_table(out / "feats.scp")
     assert list(after) == list(before)
     for key, matrix in before.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import errno
 import importlib
 import sys
 from collections.abc import Callable, Sequence
@@ -58,6 +59,12 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"tympan: error: {place}{error.strerror}. What was finished is kept; run it again.", file=sys.stderr)
+        return 2
 
 
 def commands() -> dict[str, str]:

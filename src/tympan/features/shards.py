@@ -35,7 +35,9 @@ class Shard(Generic[Item]):
 
 
 def plan_shards(items: Sequence[Item], folder: Path, *, size: int) -> list[Shard[Item]]:
-    """Cut the items into archives with names that no earlier archive has."""
+    """Cut the items into archives with names that no earlier archive has; what a killed job left half-written goes."""
+    for path in folder.glob(".feats.*.part") if folder.is_dir() else ():
+        path.unlink()
     taken = [int(path.name.split(".")[1]) for path in folder.glob("feats.*.ark")] if folder.is_dir() else []
     first = max(taken, default=0) + 1
     starts = range(0, len(items), max(1, size))

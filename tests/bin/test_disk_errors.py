@@ -1,0 +1,28 @@
+"""A full or read-only disk is the user's to mend: one message, exit code 2."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+
+import pytest
+
+from tympan.bin.main import run
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_full_disk_is_no_traceback(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_argv: Sequence[str] | None) -> int:
+        raise OSError(code, os.strerror(code), "/data/x.ark")
+
+    assert run(fail) == 2
+    assert f"tympan: error: /data/x.ark: {os.strerror(code)}" in capsys.readouterr().err
+
+
+def test_other_system_errors_are_ours() -> None:
+    def fail(_argv: Sequence[str] | None) -> int:
+        raise OSError(errno.EIO, "input/output error")
+
+    with pytest.raises(OSError, match="input/output"):
+        run(fail)
