@@ -3,7 +3,7 @@
 Between two frames every lag may follow every other, at a cost quadratic in their distance. The best predecessors of
 all lags lie on the lower envelope of parabolas, which is the lower convex hull of points and found in linear time
 (Felzenszwalb & Huttenlocher, "Distance transforms of sampled functions", 2012). One frame depends on the last, so
-that whole-array numpy can't do it: compiled with numba it takes about 6 us a frame, the quadratic search in numpy 300.
+that whole-array numpy can't do it: compiled with numba it takes about 6 us a frame, the quadratic search in numpy 106.
 """
 
 from __future__ import annotations
