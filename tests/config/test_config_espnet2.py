@@ -202,6 +202,20 @@ def test_a_config_that_espnet2_saved_loads(golden: Path) -> None:
     assert (lm.lm, lm.lm_conf["unit"]) == ("seq_rnn", 128)
 
 
+def test_how_a_model_was_trained_does_not_keep_it_from_being_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("encoder: conformer\nuse_deepspeed: true\npretrain_key: []\ntoken_list: [a, b]\n", encoding="utf-8")
+    config = load_training_config(AsrTrainConfig, path)
+    assert (config.encoder, config.token_list, config.use_deepspeed) == ("conformer", ["a", "b"], False)
+    assert "unknown option 'pretrain_key'" in caplog.text
+    assert "use --fsdp true" in caplog.text
+    path.write_text("encoder: conformer\nencoder_conf: {num_blcks: 3}\n", encoding="utf-8")
+    with pytest.raises(UserError, match="num_blcks"):
+        load_training_config(AsrTrainConfig, path)
+
+
 def test_a_models_file_may_not_name_a_class_to_import(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("max_epoch: 3\nencoder: evil.module:Encoder\n", encoding="utf-8")

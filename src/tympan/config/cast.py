@@ -9,7 +9,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from tympan.config.yaml_text import WrittenFloat, parse_yaml
 from tympan.errors import UserError
@@ -145,7 +145,8 @@ def _plain(value: Any) -> Any:
 def _adapter(wanted: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(wanted, config=ConfigDict(arbitrary_types_allowed=True))
-    except Exception:
+    except PydanticUserError:
+        # Dataclasses and models bring their own configuration.
         return TypeAdapter(wanted)
 
 

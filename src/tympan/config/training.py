@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from tympan.config.parse import parse_args, read_layer
 from tympan.config.registry import is_import
 from tympan.config.resolve import Layer, Rules, Where, resolve
 from tympan.config.train import TrainConfig
+from tympan.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 Config = TypeVar("Config", bound=TrainConfig)
 
@@ -31,11 +35,21 @@ def load_training_config(schema: type[Config], path: str | Path, *, allow_import
     """The configuration of a trained model: Tympan's config.yaml or ESPnet2's.
 
     A config that names a class by `package.module:Class` would make loading a model run code: refused unless allowed.
+    How another toolkit or version trained the model does not matter for using it: training options that we do not
+    have give a warning, and only what makes the model is strict.
     """
     layer = read_layer(Path(path), MODEL_RULES)
     if not allow_import:
         _refuse_imports(schema, layer)
-    return resolve(schema, [layer], rules=MODEL_RULES, is_complete=False)
+    try:
+        return resolve(schema, [layer], rules=MODEL_RULES, is_complete=False)
+    except UserError as error:
+        training_only = {item.name for item in dataclasses.fields(TrainConfig)} - {"token_list"}
+        names = set(options_of(schema)) - training_only
+        model = Layer({key: value for key, value in layer.values.items() if key in names}, layer.where)
+        config = resolve(schema, [model], rules=MODEL_RULES, is_complete=False)
+        logger.warning("The model is used without these training options, which stand at their defaults: %s", error)
+        return config
 
 
 def _refuse_imports(schema: type[Any], layer: Layer) -> None:
