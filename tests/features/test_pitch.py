@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -132,3 +134,13 @@ def test_options_that_can_not_work() -> None:
         PitchOptions(simulate_first_pass_online=True)
     with pytest.raises(UserError, match="at least one of"):
         PitchPostOptions(add_pov_feature=False, add_normalized_log_pitch=False, add_delta_pitch=False)
+
+
+def test_compiled_without_a_writable_place() -> None:
+    """A read-only container must not stop the import."""
+    code = (
+        "import numba.core.caching as caching; caching.CacheImpl._locator_classes = []\n"
+        "import numpy as np; from tympan.features.pitch_track import trace_back\n"
+        "assert trace_back(1, np.array([[0, 0], [0, 0]], np.int16)).tolist() == [0, 1]"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

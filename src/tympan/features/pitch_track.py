@@ -8,12 +8,27 @@ that whole-array numpy can't do it: compiled with numba it takes about 6 us a fr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numba
 import numpy as np
 
 
+def _compiled(**flags: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """numba.njit, keeping the machine code on disk for the next run if any place for it can be written."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        try:
+            return numba.njit(cache=True, **flags)(function)  # type: ignore[no-any-return]
+        except RuntimeError:  # a container without one writable directory
+            return numba.njit(**flags)(function)  # type: ignore[no-any-return]
+
+    return decorate
+
+
 # The flags let the compiler take minima in vectors; no NaN can occur, and no sum is reordered.
-@numba.njit(cache=True, fastmath={"nnan", "nsz"})
+@_compiled(fastmath={"nnan", "nsz"})
 def advance(costs: np.ndarray, local_costs: np.ndarray, factor: np.float32, back_pointers: np.ndarray) -> None:
     """Carry the cost of reaching each lag (lags,) through some frames.
 
@@ -67,7 +82,7 @@ def advance(costs: np.ndarray, local_costs: np.ndarray, factor: np.float32, back
             costs[i] = reached[i] - lowest
 
 
-@numba.njit(cache=True)
+@_compiled()
 def trace_back(best: int, back_pointers: np.ndarray) -> np.ndarray:
     """The path (frames,) that ends in `best`."""
     frames = back_pointers.shape[0]
