@@ -22,7 +22,7 @@ def undisturbed(beeps: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kill_many_times(config: Path, output: Path, *options: str, kills: int, seed: int) -> int:
-    """Start, kill -9 at a random moment after the first step was saved, start again ..., and let the last one finish."""
+    """Start, kill -9 at a random moment after a step was saved, start again ..., and let the last one finish."""
     chance = random.Random(seed)
     landed = 0
     for _ in range(kills):

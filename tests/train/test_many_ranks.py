@@ -28,7 +28,7 @@ FAST = [
     "words",
 ]
 SAME = 1e-7
-"""Of weights after 20 updates: where a gradient is zero (a key's bias), Adam divides rounding by its epsilon of 1e-8."""
+"""Of weights after 20 updates: where a gradient is zero (a key's bias), Adam divides rounding by 1e-8."""
 
 
 def run_ranks(size: int, directory: Path, wanted: list[str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ The loop is written once against `Comm`: with one process `Solo` answers, with m
 from __future__ import annotations
 
 import datetime
+import os
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -76,22 +77,26 @@ class Distributed:
         *,
         backend: str,
         init_method: str = "env://",
-        rank: int = -1,
-        size: int = -1,
+        rank: int | None = None,
+        size: int | None = None,
         timeout_s: float = 1800.0,
     ) -> None:
+        rank = int(os.environ["RANK"]) if rank is None else rank
+        size = int(os.environ["WORLD_SIZE"]) if size is None else size
         backends = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
+        store = _store_of_this_attempt(size) if init_method == "env://" else None
         dist.init_process_group(
             backends,
-            init_method=init_method,
+            init_method=init_method if store is None else None,
+            store=store,
             rank=rank,
             world_size=size,
             # The watchdog speaks first, and says more than a bare timeout
             timeout=datetime.timedelta(seconds=2 * timeout_s + 60),
         )
         self.device = device
-        store = dist.distributed_c10d._get_default_store()
-        self._watchdog = Watchdog(store, rank=dist.get_rank(), size=dist.get_world_size(), limit_s=timeout_s)
+        shared = dist.distributed_c10d._get_default_store()
+        self._watchdog = Watchdog(shared, rank=dist.get_rank(), size=dist.get_world_size(), limit_s=timeout_s)
 
     @property
     def rank(self) -> int:
@@ -125,3 +130,12 @@ class Distributed:
     def close(self) -> None:
         self._watchdog.close()
         dist.destroy_process_group()
+
+
+def _store_of_this_attempt(size: int) -> dist.Store | None:
+    """torchrun's own store with a prefix: its agent keeps one for all restarts, and the dead left addresses in it."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return None
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return dist.PrefixStore(f"tympan-attempt-{attempt}", dist.TCPStore(address, port, size, is_master=False))

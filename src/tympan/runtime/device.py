@@ -91,11 +91,26 @@ def prepare_environment(kind: str, environment: Any) -> None:
             environment.setdefault(name, value)
 
 
-def backend_for(kind: str) -> str:
-    """The collective library for this kind of device."""
+def backend_for(kind: str, asked: str = "nccl") -> str:
+    """The collective library for this kind of device; ESPnet2's default, nccl, means what the device has."""
     if kind not in BACKENDS:
         raise UserError(f"training with several processes has no collective library for {kind}: use one process")
-    return BACKENDS[kind]
+    own = BACKENDS[kind]
+    if asked in ("nccl", own):
+        return own
+    if asked == "gloo" and kind == "cuda":
+        return asked
+    raise UserError(f"--dist_backend {asked}: {kind} has {own}; leave the option out")
+
+
+def has_float64(device: torch.device) -> bool:
+    """Whether double precision is at hand (NPU and MPS have none)."""
+    return device.type in ("cpu", "cuda")
+
+
+def has_fused_optimizers(device: torch.device) -> bool:
+    """Whether torch's optimisers have one kernel for all weights there."""
+    return device.type in ("cpu", "cuda")
 
 
 def describe(device: torch.device) -> str:

@@ -42,6 +42,8 @@ def launch(plan: LaunchPlan, command: Sequence[str]) -> int:
     """Run `python COMMAND` as the workers of the plan; returns the exit code of the run."""
     if plan.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(plan.threads))
+    # Else the workers of a restart would find the addresses of the dead ones in the agent's store (torch 2.13)
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     with tempfile.TemporaryDirectory(prefix="tympan-launch-") as notes:
         os.environ[NOTES] = notes
         if plan.elastic is not None:

@@ -27,9 +27,16 @@ def seed_step(seed: int, *, step: int, rank: int) -> None:
 
 
 def set_determinism(
-    *, deterministic: bool, cudnn_enabled: bool, cudnn_benchmark: bool, cudnn_deterministic: bool
+    *,
+    deterministic: bool,
+    cudnn_enabled: bool,
+    cudnn_benchmark: bool,
+    cudnn_deterministic: bool,
+    use_tf32: bool = False,
 ) -> None:
-    """Apply --deterministic and the cudnn_* options to torch (process-wide by torch's design)."""
+    """Apply --deterministic, --use_tf32 and the cudnn_* options to torch (process-wide by torch's design)."""
+    torch.backends.cuda.matmul.allow_tf32 = use_tf32
+    torch.backends.cudnn.allow_tf32 = use_tf32
     torch.backends.cudnn.enabled = cudnn_enabled
     torch.backends.cudnn.benchmark = cudnn_benchmark
     torch.backends.cudnn.deterministic = cudnn_deterministic or deterministic

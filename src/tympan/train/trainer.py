@@ -157,7 +157,7 @@ class Trainer:
         self._part_state = state["part"]
 
     def _seeded(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The batches, each with the generators seeded for its step after it was fetched: a loader draws from them too."""
+        """The batches; the generators are seeded after each is fetched, since a loader draws from them too."""
         for step, batch in enumerate(self.train_data.build_iter(epoch, start), start):
             seed_step(self.options.seed + epoch, step=step, rank=self.comm.rank)
             yield batch
