@@ -187,7 +187,7 @@ def _audio_faults(
     executor: Literal["local", "dask"],
     dask_address: str | None,
 ) -> Iterator[tuple[list[Fault], Infos]]:
-    refused = [key for key, source in wav.entries.items() if is_pipe(source) and not allow_pipes]
+    refused = {key for key, source in wav.entries.items() if is_pipe(source) and not allow_pipes}
     yield (
         [
             wav.fault(
@@ -201,7 +201,7 @@ def _audio_faults(
     )
     if not audio:
         return
-    items = [(key, source) for key, source in wav.entries.items() if key not in set(refused)]
+    items = [(key, source) for key, source in wav.entries.items() if key not in refused]
     chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
     job = partial(_check_recordings, directory, allow_pipes)
     for infos, problems in map_jobs(

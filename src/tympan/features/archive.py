@@ -66,7 +66,8 @@ def make_archives(
         )
     _check_same_options(out_dir, options)
     folder = Path(os.path.abspath(out_dir)) / "archive"
-    done = {key: place for key, place in finished(folder).items() if key in set(data.utterances)}
+    wanted = set(data.utterances)
+    done = {key: place for key, place in finished(folder).items() if key in wanted}
     missing = [part for part in data.parts() if part[0] not in done]
     save_options(out_dir / "features.yaml", options)
     job = partial(
