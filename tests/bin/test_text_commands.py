@@ -25,7 +25,8 @@ def test_tokens_of_each_line(text: Path, capsys: pytest.CaptureFixture[str]) -> 
     options = ["--input", str(text), "--field", "2-", "--non_linguistic_symbols", str(text.parent / "nls")]
     assert run(tokenize_text.main, options) == 0
     assert capsys.readouterr().out == "今 天 <space> 天 气\n天 气 <space> 好 <space> <noise>\n"
-    assert run(tokenize_text.main, [*options, "--cleaner", "remove_spaces", "--token_type", "word"]) == 0
+    short = ["-i", str(text), "-f", "2-", "-t", "word", "--cleaner", "remove_spaces"]
+    assert run(tokenize_text.main, short) == 0
     assert capsys.readouterr().out == "今天天气\n天气好<noise>\n"
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
+import signal
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +19,7 @@ from tympan.data.batches import BatchOptions, plan_batches
 from tympan.data.dataset import UtteranceDataset
 from tympan.data.loader import EpochIterFactory
 from tympan.data.preprocess import Preprocessor, TextPreprocessor
+from tympan.data.readers import Value
 from tympan.data.seeds import derive_seed
 from tympan.data.shapes import Shapes
 from tympan.errors import UserError
@@ -168,6 +172,25 @@ def test_broken_data_is_named_from_a_worker(corpus: Path, tmp_path: Path, worker
     assert message.startswith(f"{tmp_path / 'wav.scp'}:8: utterance 'u07': ")
     assert "gone.wav" in message
     assert "Traceback" not in message
+
+
+class Deadly:
+    """A preprocessor whose process is killed, as when memory runs out."""
+
+    def __init__(self) -> None:
+        self.parent = os.getpid()
+
+    def __call__(self, _utterance_id: str, values: Mapping[str, Value], _epoch: int) -> Mapping[str, Value]:
+        assert os.getpid() != self.parent
+        os.kill(os.getpid(), signal.SIGKILL)
+        return values
+
+
+def test_a_killed_worker_is_explained(corpus: Path) -> None:
+    dataset = UtteranceDataset([(corpus / "wav.scp", "speech", "sound")], preprocess=Deadly())
+    plan = plan_batches([Shapes("speech", np.arange(COUNT) + 1)], BatchOptions(batch_type="unsorted", batch_size=4))
+    with pytest.raises(UserError, match=r"ended by itself .*worker.*--num_workers"):
+        list(EpochIterFactory(dataset, plan, num_workers=1).build_iter(1))
 
 
 def test_factories_can_be_pickled(corpus: Path) -> None:

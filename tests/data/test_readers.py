@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import soundfile
 
-from tympan.data.ark import write_ark
+from tympan.data.ark import read_ark, write_ark
 from tympan.data.dataset import UtteranceDataset
 from tympan.data.lengths import measure_shapes
+from tympan.data.matrix_header import matrix_shape
 from tympan.errors import UserError
 
 FRAMES = [4000, 4700, 3100]
@@ -75,6 +76,61 @@ def test_audio_in_an_archive(corpus: Path) -> None:
     samples = dataset["a", 1].arrays["speech"]
     assert np.array_equal(samples, soundfile.read(corpus / "u1.wav", dtype="float32")[0])
     assert measure_shapes(dataset, ["speech"])[0].lengths.tolist() == [4700]
+
+
+def test_segments_are_parts_of_the_recordings_beside_them(corpus: Path) -> None:
+    (corpus / "segments").write_text("a u1 0.05 0.15\nb u0 0.1 -1\n")
+    dataset = UtteranceDataset([(corpus / "segments", "speech", "segments")])
+    whole = soundfile.read(corpus / "u1.wav", dtype="float32")[0]
+    assert np.array_equal(dataset["a", 1].arrays["speech"], whole[800:2400])
+    assert len(dataset["b", 1].arrays["speech"]) == FRAMES[0] - 1600
+    assert measure_shapes(dataset, ["speech"])[0].lengths.tolist() == [1600, FRAMES[0] - 1600]
+    assert dataset.sample_rate == 16000
+    (corpus / "segments").write_text("a gone 0 1\n")
+    with pytest.raises(UserError, match=r"segments:1: utterance 'a': recording 'gone' is not in .*wav\.scp"):
+        UtteranceDataset([(corpus / "segments", "speech", "segments")])
+
+
+@pytest.mark.parametrize("method", [None, 1, 2, 3, 4, 5, 6, 7])
+def test_sizes_of_matrices_come_from_their_headers(
+    corpus: Path, method: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tympan.data.matrix_header.read_matrix", lambda *_, **__: pytest.fail("read whole"))
+    with write_ark(corpus / "feats.ark", compression_method=method) as writer:
+        for key, rows in (("a", 5), ("b", 17)):
+            writer.write(key, np.random.default_rng(0).standard_normal((rows, 83)).astype(np.float32))
+    assert matrix_shape(f"{corpus}/feats.ark:{writer.offsets['a']}") == (5, 83)
+    assert matrix_shape(f"feats.ark:{writer.offsets['b']}", base=corpus) == (17, 83)
+
+
+def test_sizes_of_other_matrices(corpus: Path) -> None:
+    with write_ark(corpus / "v.ark") as writer:
+        writer.write("v", np.arange(6, dtype=np.float64))
+        writer.write("d", np.ones((3, 2)))
+    assert matrix_shape(f"{corpus}/v.ark:{writer.offsets['v']}") == (6,)
+    assert matrix_shape(f"{corpus}/v.ark:{writer.offsets['d']}") == (3, 2)
+    (corpus / "text.ark").write_text(" [\n 1 2 3\n 4 5 6 ]\n")
+    assert matrix_shape(f"{corpus}/text.ark") == (2, 3)
+    with pytest.raises(UserError, match=r"none\.ark"):
+        matrix_shape(f"{corpus}/none.ark:5")
+
+
+def test_sizes_of_kaldis_own_archives(golden: Path) -> None:
+    archives = sorted((golden / "kaldi").glob("*.method*.ark"))
+    assert archives
+    for path in archives:
+        for key, matrix in read_ark(path):
+            offset = path.read_bytes().index(f"{key} ".encode()) + len(key) + 1
+            assert matrix_shape(f"{path}:{offset}") == matrix.shape
+
+
+def test_real_recordings_have_the_lengths_of_their_headers(real_data: Path) -> None:
+    folder = real_data / "an4" / "train_dev"
+    dataset = UtteranceDataset([(folder / "wav.scp", "speech", "sound")])
+    lengths = measure_shapes(dataset, ["speech"])[0].lengths
+    assert len(lengths) == 100
+    for row in range(0, 100, 20):
+        assert len(dataset[row, 1].arrays["speech"]) == lengths[row]
 
 
 def test_one_rate_is_expected_of_all_recordings(corpus: Path) -> None:

@@ -17,11 +17,13 @@ VOCABULARY = "token list"
 
 @dataclass(frozen=True)
 class Options:
-    input: str = option(help="text file; - is the standard input")
-    output: str = option("-", help="where to write; - is the standard output")
-    field: str | None = option(None, help="columns of the text counted from 1, such as 2- to leave out the ids")
-    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="kind of tokens")
-    delimiter: str | None = option(None, help="between columns and words; white space if not given")
+    input: str = option(help="text file; - is the standard input", short="-i")
+    output: str = option("-", help="where to write; - is the standard output", short="-o")
+    field: str | None = option(
+        None, help="columns of the text counted from 1, such as 2- to leave out the ids", short="-f"
+    )
+    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="kind of tokens", short="-t")
+    delimiter: str | None = option(None, help="between columns and words; white space if not given", short="-d")
     space_symbol: str = option("<space>", help="token of a blank")
     bpemodel: Path | None = option(None, help="sentencepiece model, for bpe")
     non_linguistic_symbols: Path | None = option(None, help="file of symbols that stay whole")

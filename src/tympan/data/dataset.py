@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tympan.data.audio import audio_info
 from tympan.data.index import UtteranceIndex
-from tympan.data.readers import Context, Value, read_value, require_type
+from tympan.data.readers import AUDIO_TYPES, Context, Value, read_value, require_type, value_info
 from tympan.errors import UserError
 
 Triple = tuple[str | os.PathLike[str], str, str]
@@ -95,12 +94,10 @@ class UtteranceDataset:
 
     def _first_rate(self) -> int | None:
         for name, data_type in self.types.items():
-            if data_type in ("sound", "multi_columns_sound"):
-                value = self.index.value(0, name)
-                first = value if data_type == "sound" else value.split()[0]
-                base = self.index.tables[name].path.parent
+            if data_type in AUDIO_TYPES:
+                context = Context(self.index.tables[name].path.parent, allow_pipes=self._allow_pipes)
                 try:
-                    return audio_info(first, allow_pipes=self._allow_pipes, base=base).rate
+                    return value_info(data_type, self.index.value(0, name), context).rate
                 except UserError as error:
                     raise UserError(f"{self.place(0, name)}: {error}") from None
         return None

@@ -74,7 +74,7 @@ class EpochIterFactory:
             prefetch_factor=self.prefetch_factor if self.num_workers else None,
             worker_init_fn=_one_thread,
         )
-        for item in loader:
+        for item in _named_deaths(loader):
             if isinstance(item, _Failure):
                 raise UserError(item.message)
             yield item
@@ -134,6 +134,24 @@ class _EpochSteps(Dataset[Batch | _Failure]):
             return self.factory.load(self.epoch, step)
         except UserError as error:
             return _Failure(str(error))
+
+
+def _named_deaths(loader: DataLoader[Batch | _Failure]) -> Iterator[Batch | _Failure]:
+    """The batches; a worker that the system killed becomes a message that says what to do."""
+    batches = iter(loader)
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error):
+                raise
+            raise UserError(
+                f"a process that prepares batches ended by itself ({str(error).splitlines()[0].rstrip('. ')}). "
+                "Usually memory or /dev/shm ran out: use fewer --num_workers (0 uses none), smaller batches, "
+                "or give a container more shared memory (docker run --shm-size 8g)"
+            ) from None
 
 
 def _as_it_is(item: Any) -> Any:

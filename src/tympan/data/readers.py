@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 
 from tympan.data.ark import read_matrix
-from tympan.data.audio import audio_info, is_pipe, locate, read_audio, split_ark
+from tympan.data.audio import Audio, AudioInfo, audio_info, is_pipe, locate, read_audio, split_ark
+from tympan.data.kaldi_dir import parse_segment
+from tympan.data.matrix_header import matrix_shape
+from tympan.data.table import Table
 from tympan.errors import UserError
 
 Value = np.ndarray | str
+
+AUDIO_TYPES = ("sound", "multi_columns_sound", "segments")
 
 
 @dataclass(frozen=True)
@@ -37,14 +43,13 @@ def require_type(data_type: str) -> str:
 
 def value_length(data_type: str, value: str, context: Context) -> tuple[int, int]:
     """Length and elements a step, from the header where there is one."""
-    if data_type in ("sound", "multi_columns_sound"):
-        first, *others = [value] if data_type == "sound" else value.split()
-        info = audio_info(first, allow_pipes=context.allow_pipes, base=context.base)
-        return info.frames, info.channels + len(others)
+    if data_type in AUDIO_TYPES:
+        info = value_info(data_type, value, context)
+        return info.frames, info.channels
     if data_type == "kaldi_ark":
         if _holds_audio(value, context):
             return value_length("sound", value, context)
-        shape = _kaldi_ark(value, context).shape
+        shape = matrix_shape(value, base=context.base)
     elif data_type == "npy":
         shape = np.load(locate(value, context.base), mmap_mode="r", allow_pickle=False).shape
     else:
@@ -52,8 +57,55 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
     return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
 
 
+def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
+    """Rate, length and channels of a value of one of `AUDIO_TYPES`, from its header."""
+    if data_type == "segments":
+        part = _segment(value, context)
+        info = audio_info(part.source, allow_pipes=context.allow_pipes, base=context.base)
+        last = info.frames if part.end_s is None else min(round(part.end_s * info.rate), info.frames)
+        return replace(info, frames=max(last - round(part.start_s * info.rate), 0))
+    first, *others = [value] if data_type == "sound" else value.split()
+    info = audio_info(first, allow_pipes=context.allow_pipes, base=context.base)
+    return replace(info, channels=info.channels + len(others))
+
+
 def _sound(value: str, context: Context) -> np.ndarray:
-    audio = read_audio(value, allow_pipes=context.allow_pipes, base=context.base)
+    return _checked(read_audio(value, allow_pipes=context.allow_pipes, base=context.base), value, context)
+
+
+def _segments(value: str, context: Context) -> np.ndarray:
+    """A line of Kaldi's `segments`: part of a recording of the wav.scp beside it."""
+    part = _segment(value, context)
+    audio = read_audio(
+        part.source, start_s=part.start_s, end_s=part.end_s, allow_pipes=context.allow_pipes, base=context.base
+    )
+    return _checked(audio, part.source, context)
+
+
+@dataclass(frozen=True)
+class _Part:
+    source: str
+    start_s: float
+    end_s: float | None
+
+
+def _segment(value: str, context: Context) -> _Part:
+    segment = parse_segment(value, "segments")
+    scp = context.base / "wav.scp"
+    recordings = _recordings(scp, scp.stat().st_mtime_ns if scp.is_file() else 0)
+    line = recordings.find(segment.recording)
+    if line is None:
+        raise UserError(f"recording '{segment.recording}' is not in {scp}")
+    return _Part(recordings.value(line), segment.start_s, segment.end_s)
+
+
+@lru_cache(maxsize=8)
+def _recordings(scp: Path, _mtime_ns: int) -> Table:
+    """Opened once in a process, and again if the file changes."""
+    return Table(scp)
+
+
+def _checked(audio: Audio, value: str, context: Context) -> np.ndarray:
     if context.sample_rate is not None and audio.rate != context.sample_rate:
         raise UserError(
             f"{value}: the sample rate is {audio.rate} Hz, {context.sample_rate} Hz is expected "
@@ -131,6 +183,7 @@ def _numbers(value: str, separator: str | None, dtype: type) -> np.ndarray:
 READERS: dict[str, Callable[[str, Context], Value]] = {
     "sound": _sound,
     "multi_columns_sound": _multi_columns_sound,
+    "segments": _segments,
     "kaldi_ark": _kaldi_ark,
     "npy": _npy,
     "text": _text,

@@ -26,7 +26,9 @@ CACHED_FROM_BYTES = 1 << 20
 _VERSION = 1
 _HEADER_BYTES = 4096
 _CHUNK_LINES = 1 << 16
-_NEWLINE, _TAB, _RETURN, _SPACE = 10, 9, 13, 32
+_PIECE_BYTES = 1 << 26
+_NEWLINE = ord("\n")
+_BLANKS = np.isin(np.arange(256), [ord(char) for char in " \t\r"])
 
 
 class Table:
@@ -110,17 +112,17 @@ class Table:
 
 
 def _parse(path: Path, raw: NDArray[np.uint8]) -> dict[str, Any]:
-    ends = np.flatnonzero(raw == _NEWLINE).astype(np.int64)
+    ends = _newlines(raw)
     if raw[-1] != _NEWLINE:
         ends = np.append(ends, len(raw))
     starts = np.concatenate([[0], ends[:-1] + 1]).astype(np.int64)
-    blanks = np.append(np.flatnonzero((raw == _SPACE) | (raw == _TAB) | (raw == _RETURN)), len(raw))
-    id_ends = np.minimum(blanks[np.searchsorted(blanks, starts)], ends)
+    id_ends = _moved(raw, starts, ends, ~_BLANKS)
     if (id_ends == starts).any():
         line = int(np.argmax(id_ends == starts))
         raise UserError(f"{path}:{line + 1}: the line is empty or begins with a blank; an utterance id is expected")
     ids = _fixed_width(raw, starts, id_ends)
-    value_starts, value_ends = _strip(raw, id_ends, ends)
+    value_starts = _moved(raw, id_ends, ends, _BLANKS)
+    value_ends = _moved(raw, ends, value_starts, _BLANKS)
     columns: dict[str, Any] = {"ids": ids, "starts": value_starts, "ends": value_ends}
     if not (ids[:-1] < ids[1:]).all():
         order = np.argsort(ids, kind="stable").astype(np.int64)
@@ -129,22 +131,25 @@ def _parse(path: Path, raw: NDArray[np.uint8]) -> dict[str, Any]:
     return columns
 
 
-def _strip(raw: NDArray[np.uint8], starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
-    """Move both ends of each span inwards past blanks."""
-    starts, ends = starts.copy(), ends.copy()
-    is_blank = np.zeros(256, dtype=bool)
-    is_blank[[_SPACE, _TAB, _RETURN]] = True
-    moving = np.flatnonzero(starts < ends)
+def _newlines(raw: NDArray[np.uint8]) -> Ints:
+    """Places of the line ends, found piece by piece: a mask of the whole file would take as much memory as it."""
+    pieces = range(0, len(raw), _PIECE_BYTES)
+    return np.concatenate(
+        [np.flatnonzero(raw[at : at + _PIECE_BYTES] == _NEWLINE).astype(np.int64) + at for at in pieces]
+    )
+
+
+def _moved(raw: NDArray[np.uint8], places: Ints, limits: Ints, passable: NDArray[np.bool_]) -> Ints:
+    """Each place moved towards its limit, forwards or backwards, as long as it passes `passable` characters."""
+    places = places.copy()
+    backwards = bool((places > limits).any())
+    step, seen = (-1, -1) if backwards else (1, 0)
+    moving = np.flatnonzero(places != limits)
     while len(moving):
-        moving = moving[is_blank[raw[starts[moving]]]]
-        starts[moving] += 1
-        moving = moving[starts[moving] < ends[moving]]
-    moving = np.flatnonzero(starts < ends)
-    while len(moving):
-        moving = moving[is_blank[raw[ends[moving] - 1]]]
-        ends[moving] -= 1
-        moving = moving[starts[moving] < ends[moving]]
-    return starts, ends
+        moving = moving[passable[raw[places[moving] + seen]]]
+        places[moving] += step
+        moving = moving[places[moving] != limits[moving]]
+    return places
 
 
 def _fixed_width(raw: NDArray[np.uint8], starts: Ints, ends: Ints) -> NDArray[np.bytes_]:
