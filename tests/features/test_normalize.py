@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tympan.bin import apply_cmvn, compute_cmvn
+from tympan.bin import apply_cmvn, compute_cmvn, make_features
 from tympan.data.ark import read_matrix, write_ark
+from tympan.data.audio import read_audio
 from tympan.data.kaldi_dir import read_table, write_table
 from tympan.errors import UserError
 from tympan.features.cmvn import read_stats
 from tympan.features.deltas import add_deltas
+from tympan.features.extractor import compute_features, load_options
 
 NAMES = ["BAC009S0150W0040", "BAC009S0150W0285", "an4-fbbh-an89"]
 
@@ -77,6 +80,20 @@ def test_by_speaker_by_utterance_and_deltas(golden: Path, feats: Path, tmp_path:
     for name, place in read_table(tmp_path / "utt" / "feats.scp").items():
         expected = np.load(golden / "kaldi" / f"{name}.npz")["fbank_pitch_uttcmvn"]
         np.testing.assert_allclose(read_matrix(place), add_deltas(expected), atol=1e-3)
+
+
+def test_one_utterance_gives_what_the_commands_give(golden: Path, tmp_path: Path) -> None:
+    """What a recogniser computes from audio is what training read."""
+    write_table(tmp_path / "data" / "wav.scp", {"utt": golden / "kaldi" / "synth200ms.wav"})
+    raw, dump, cmvn = (str(tmp_path / name) for name in ("raw", "dump", "cmvn.ark"))
+    make_features.main([str(tmp_path / "data"), raw])
+    compute_cmvn.main([raw, cmvn])
+    apply_cmvn.main([raw, dump, "--cmvn", cmvn, "--do_delta", "true"])
+    options = replace(load_options(tmp_path / "raw" / "features.yaml"), do_delta=True)
+    audio = read_audio(golden / "kaldi" / "synth200ms.wav")
+    found = compute_features(audio, options, utterance="utt", stats=read_stats(cmvn))
+    assert found.shape == (18, options.dim) == (18, 249)
+    np.testing.assert_array_equal(found, read_matrix(read_table(tmp_path / "dump" / "feats.scp")["utt"]))
 
 
 def test_mistakes_are_named(feats: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import yaml
 from tympan.data.audio import Audio, resample
 from tympan.data.seeds import rng_for
 from tympan.errors import UserError
+from tympan.features.cmvn import apply_cmvn
 from tympan.features.conf import options_from, read_conf
 from tympan.features.deltas import add_deltas
 from tympan.features.fbank import FbankOptions, FrameOptions, MfccOptions, fbank, mfcc
@@ -92,10 +93,13 @@ class FeatureOptions:
         return cls(feats_type, fbank=bank, mfcc=cepstra, pitch=tracker, pitch_post=post, seed=seed)
 
 
-def compute_features(audio: Audio, options: FeatureOptions, *, utterance: str) -> np.ndarray:
+def compute_features(
+    audio: Audio, options: FeatureOptions, *, utterance: str, stats: np.ndarray | None = None
+) -> np.ndarray:
     """(frames, dim) float32 of one-channel audio; (0, dim) if it is shorter than a frame.
 
-    The utterance's name and the seed decide every random number, so that a second run gives the same.
+    The utterance's name and the seed decide every random number, so that a second run gives the same. With CMVN
+    statistics the features are normalised, as in the recipe: before the deltas.
     """
     samples = _at_rate(audio, options.frame, utterance)
     noise = rng_for(options.seed, utterance, "dither")
@@ -107,6 +111,8 @@ def compute_features(audio: Audio, options: FeatureOptions, *, utterance: str) -
         tracked = pitch(samples, options.pitch)
         tracked = process_pitch(tracked, options.pitch_post, rng=rng_for(options.seed, utterance, "pitch"))
         features = _paste(features, tracked, utterance)
+    if stats is not None:
+        features = apply_cmvn(features, stats, norm_vars=True)
     return add_deltas(features) if options.do_delta else features
 
 
