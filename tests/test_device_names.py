@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src" / "tympan"
-DEVICES = {"cuda", "npu", "mps", "xpu", "nccl", "hccl", "gloo"}
+DEVICE = re.compile(r"(cuda|npu|mps|xpu|nccl|hccl|gloo)(:\d+)?")
 METHODS = {"cuda", "npu", "mps"}
 
 
@@ -36,7 +37,7 @@ def violations(text: str) -> Iterator[str]:
             yield f"{node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in METHODS:
             yield f"{node.lineno}: .{node.func.attr}()"
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.partition(":")[0] in DEVICES:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and DEVICE.fullmatch(node.value):
             yield f"{node.lineno}: {node.value!r}"
 
 

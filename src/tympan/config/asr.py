@@ -59,7 +59,7 @@ class AsrTrainConfig(TrainConfig):
     noise_scp: str | None = option(None, help="noise recordings", group=AUGMENT)
     noise_apply_prob: float = option(1.0, help="probability of noise", group=AUGMENT)
     noise_db_range: str = option("13_15", help="LOW_HIGH signal-to-noise ratio in dB, or one number", group=AUGMENT)
-    short_noise_thres: float = option(0.5, help="noise shorter than this share of speech is repeated", group=AUGMENT)
+    short_noise_thres: float = not_yet(0.5, instead="noise that is shorter than the speech is repeated")
     aux_ctc_tasks: list[str] = not_yet([], instead="leave it out")
     frontend: str | None = choice(FRONTENDS, "default", help="from audio to features", group=MODEL)
     frontend_conf: dict[str, Any] = conf_of("frontend", help="its parameters", group=MODEL)

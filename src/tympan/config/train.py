@@ -62,7 +62,7 @@ class TrainConfig:
     seed: int = option(0, help="seed of everything random", group=GENERAL)
     num_workers: int = option(1, help="processes that prepare batches; 0 prepares them in the loop", group=DATA)
     num_att_plot: int = option(3, help="utterances whose attention is plotted; 0 for none", group=LOGGING)
-    dist_backend: str = option("nccl", help="collectives of accelerators; the CPU has gloo", group=DISTRIBUTED)
+    dist_backend: str = option("nccl", help="collectives; nccl means what the device has", group=DISTRIBUTED)
     dist_init_method: str = option("env://", help="rendezvous: env://, tcp://..., file://...", group=DISTRIBUTED)
     dist_world_size: int | None = option(None, help="hosts, or processes without a launcher", group=DISTRIBUTED)
     dist_rank: int | None = option(None, help="this host's or process's number", group=DISTRIBUTED)

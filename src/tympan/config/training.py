@@ -71,7 +71,7 @@ def check_together(values: Mapping[str, Any], where: Where, mistakes: Mistakes) 
         for number in value if isinstance(value, list) else [value]:
             if number is not None and number < least:
                 mistakes.add(where(name), f"must be at least {least}, found {number}")
-    for name in ("rir_apply_prob", "noise_apply_prob", "short_noise_thres"):
+    for name in ("rir_apply_prob", "noise_apply_prob"):
         if not 0.0 <= values.get(name, 0.0) <= 1.0:
             mistakes.add(where(name), f"must lie between 0 and 1, found {values[name]}")
     if values["device"] == "cpu" and values["ngpu"] > 0:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tympan.errors import UserError
+from tympan.runtime.device import has_fused_optimizers
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -80,6 +81,6 @@ def _with_kernel(
     accepted = inspect.signature(optim_class).parameters
     asked = any(chosen.get(name) is not None for name in ("fused", "foreach")) or chosen.get("differentiable")
     plain = all(type(p.data) is torch.Tensor and p.is_floating_point() for p in parameters)
-    if "fused" in accepted and not asked and plain and parameters and parameters[0].device.type in ("cpu", "cuda"):
+    if "fused" in accepted and not asked and plain and parameters and has_fused_optimizers(parameters[0].device):
         chosen["fused"] = True
     return chosen

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from tympan.models.loss import PERPLEXITY, Stat
 from tympan.runtime.comm import Comm
+from tympan.runtime.device import has_float64
 
 Sums = dict[str, tuple[float, float]]
 """(total, count) by name, over all ranks."""
@@ -166,7 +167,7 @@ class Reporter:
 
 def _wide(tensor: Tensor) -> Tensor:
     """Sums of a thousand steps need more than float32 where the device has more."""
-    wide = torch.float64 if tensor.device.type in ("cpu", "cuda") else torch.float32
+    wide = torch.float64 if has_float64(tensor.device) else torch.float32
     return tensor.detach().to(wide)
 
 

@@ -100,6 +100,7 @@ def build_trainer(
         cudnn_enabled=config.cudnn_enabled,
         cudnn_benchmark=config.cudnn_benchmark,
         cudnn_deterministic=config.cudnn_deterministic,
+        use_tf32=config.use_tf32,
     )
     directory = Path(config.output_dir or ".")
     precision = choose_precision(
@@ -336,7 +337,7 @@ def _launch_plan(config: TrainConfig, dist_options: DistOptions) -> LaunchPlan |
 def _comm(config: TrainConfig, device: torch.device, ranks: Ranks | None) -> Comm:
     if ranks is None:
         return Solo()
-    backend = backend_for(device.type)
+    backend = backend_for(device.type, config.dist_backend)
     return Distributed(
         device,
         backend=backend,
