@@ -27,7 +27,7 @@ def main() -> None:
     commands = parser.add_subparsers(dest="command", required=True)
     estimate = commands.add_parser("estimate")
     estimate.add_argument("--tokens", type=int, default=12_500_000)
-    estimate.add_argument("--memory", default="1G")
+    estimate.add_argument("--memory", default="256M")
     estimate.add_argument("--keep", type=Path, help="leave text and model in this folder")
     score = commands.add_parser("score")
     score.add_argument("model", type=Path, help="ARPA file")

@@ -33,7 +33,7 @@ class Options:
         [], help="drop n-grams that occur this often or less: a number an order, the last for the rest, such as 0 0 1"
     )
     skip_symbols: bool = option(False, help="treat <s>, </s> and <unk> in the text as spaces, not as an error")
-    memory: str = option("1G", help="memory for sorting, such as 500M; more data goes through files", short="-S")
+    memory: str = option("256M", help="memory for sorting, such as 1G; more data goes through files", short="-S")
     temp_dir: Path | None = option(None, help="folder for those files (default: the system's)", short="-T")
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import IO
@@ -26,6 +27,8 @@ LOWEST = -99.0
 
 _COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)\s*$")
 _BLOCK_LINES = 1 << 17
+_IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
+"""What bytes.split takes for white space."""
 
 
 def read_arpa(path: str) -> NgramModel:
@@ -134,23 +137,21 @@ def _read_section(lines: _Lines, order: int, count: int, numbers: dict[bytes, in
 
 def _parse(block: list[bytes], order: int, first_line: int, lines: _Lines, numbers: dict[bytes, int]) -> list[Array]:
     """Columns of a block: log10 probability, words, back-off."""
-    rows = [line.split() for line in block]
-    sizes = np.fromiter(map(len, rows), np.int64, len(rows))
+    fields, sizes = _split(block)
     wrong = np.flatnonzero((sizes != order + 1) & (sizes != order + 2))
     if len(wrong):
         line = _show(block[wrong[0]].strip())
         raise lines.mistake(
             f"expected a number, {order} word(s) and perhaps a back-off, found '{line}'", first_line + int(wrong[0])
         )
-    for index in np.flatnonzero(sizes == order + 1):
-        rows[index].append(b"0")
-    columns = list(zip(*rows, strict=True))
+    count = len(block)
+    columns = _columns(fields, sizes, order)
     try:
-        log_prob = np.fromiter(map(float, columns[0]), np.float32, len(rows))
-        backoff = np.fromiter(map(float, columns[-1]), np.float32, len(rows))
-        words = [np.fromiter(map(numbers.__getitem__, column), np.int32, len(rows)) for column in columns[1:-1]]
+        log_prob = np.fromiter(map(float, columns[0]), np.float32, count)
+        backoff = np.fromiter(map(float, columns[-1]), np.float32, count)
+        words = [np.fromiter(map(numbers.__getitem__, column), np.int32, count) for column in columns[1:-1]]
     except (ValueError, KeyError):
-        raise _first_mistake(rows, first_line, lines, numbers) from None
+        raise _first_mistake(block, order, first_line, lines, numbers) from None
     bad = np.flatnonzero(~(log_prob <= 0) | np.isnan(backoff) | (backoff == np.inf))
     if len(bad):
         raise lines.mistake(
@@ -160,14 +161,39 @@ def _parse(block: list[bytes], order: int, first_line: int, lines: _Lines, numbe
     return [np.maximum(log_prob, np.float32(LOWEST)), *words, np.maximum(backoff, np.float32(LOWEST))]
 
 
-def _first_mistake(rows: list[list[bytes]], first_line: int, lines: _Lines, numbers: dict[bytes, int]) -> UserError:
-    for line, (log_prob, *words, backoff) in enumerate(rows, start=first_line):
-        for value in (log_prob, backoff):
+def _split(block: list[bytes]) -> tuple[list[bytes], Array]:
+    """All fields of the lines, and how many each line has. A list for every line would cost several times as much."""
+    text = b"".join(block) + b"\n"
+    characters = np.frombuffer(text, np.uint8)
+    is_space = _IS_SPACE[characters]
+    begins = np.flatnonzero(~is_space & np.concatenate([[True], is_space[:-1]]))
+    ends = np.flatnonzero(characters == ord("\n"))[: len(block)]
+    return text.split(), np.diff(np.searchsorted(begins, ends), prepend=0)
+
+
+def _columns(fields: list[bytes], sizes: Array, order: int) -> list[Sequence[bytes]]:
+    """Fields by their place in the line; a back-off that is not given is 0."""
+    size = int(sizes[0])
+    if (sizes == size).all():
+        columns: list[Sequence[bytes]] = [fields[place::size] for place in range(size)]
+        return columns if size == order + 2 else [*columns, [b"0"] * len(sizes)]
+    everything = np.array([*fields, b"0"], dtype=object)
+    first = np.cumsum(sizes) - sizes
+    backoff = np.where(sizes == order + 2, first + order + 1, len(fields))
+    return [everything[first + place] for place in range(order + 1)] + [everything[backoff]]
+
+
+def _first_mistake(
+    block: list[bytes], order: int, first_line: int, lines: _Lines, numbers: dict[bytes, int]
+) -> UserError:
+    for line, text in enumerate(block, start=first_line):
+        log_prob, *words = text.split()
+        for value in (log_prob, *words[order:]):
             try:
                 float(value)
             except ValueError:
                 return lines.mistake(f"expected a number, found '{_show(value)}'", line)
-        for word in words:
+        for word in words[:order]:
             if word not in numbers:
                 return lines.mistake(f"the word '{_show(word)}' is not among the 1-grams", line)
     raise AssertionError("no mistake found")

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 class Scratch:
     """Makes arrays within a memory budget. The files have no name: they vanish with the process, however it ends."""
 
-    memory_bytes: int = 1 << 30
+    memory_bytes: int = 1 << 28
     folder: Path | None = None
 
     @property
