@@ -44,7 +44,8 @@ def _what_happened(name: str, shown: str, code: int) -> str:
     if code == -signal.SIGKILL:
         return (
             f"{name} was killed (signal 9). Nobody but the system does that unasked: memory ran out. Use a smaller "
-            f"batch (--asr_args '--batch_size ...' or '--batch_bins ...'), fewer processes (--nj), or free memory. {again}"
+            "batch (--asr_args '--batch_size ...' or '--batch_bins ...'), fewer processes (--nj), or free memory. "
+            f"{again}"
         )
     if code < 0:
         return f"{name} was ended by {signal.Signals(-code).name}. {again}"

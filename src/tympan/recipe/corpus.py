@@ -18,7 +18,7 @@ DATA = Path("data")
 
 @dataclass(frozen=True)
 class Corpus:
-    """Names of the sets under `data/`, and the steps of stages -1 and 0. `hours` and `archive_bytes` are for estimates."""
+    """Names of the sets under `data/`, and the steps of stages -1 and 0. Hours and bytes are for estimates."""
 
     train: str
     dev: str

@@ -127,7 +127,13 @@ def prepare_demo(*, seed: int, nj: int) -> None:
 def recipe_options(*, nj: int, ngpu: int) -> RecipeOptions:
     """AISHELL's recipe from stage -1, with the demo's small configurations."""
     return RecipeOptions(
-        corpus="aishell", stage="-1", data_url=ARCHIVES.resolve().as_uri(), nj=nj, ngpu=ngpu, tag="demo", n_average=5, speeds="1.0"
+        corpus="aishell",
+        stage="-1",
+        data_url=ARCHIVES.resolve().as_uri(),
+        nj=nj,
+        ngpu=ngpu,
+        tag="demo",
+        n_average=2,
     )
 
 

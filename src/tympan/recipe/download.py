@@ -104,7 +104,7 @@ def fetch(
 def _ask(url: str) -> Source:
     scheme = urllib.parse.urlsplit(url).scheme
     if scheme == "file":
-        path = _file_of(url)
+        path = local_path(url)
         if not path.is_file():
             raise UserError(f"{url}: there is no such file. --data_url names the directory that holds the archives.")
         status = path.stat()
@@ -141,7 +141,7 @@ def _continue(source: Source, part: Path, bar: tqdm) -> None:
         return
     _remember(part, source)
     if source.url.startswith("file:"):
-        with _file_of(source.url).open("rb") as stream:
+        with local_path(source.url).open("rb") as stream:
             stream.seek(start)
             _append(stream, part, bar)
         return
@@ -183,7 +183,8 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-def _file_of(url: str) -> Path:
+def local_path(url: str) -> Path:
+    """The path that a file:// address means."""
     return Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
 
 

@@ -100,7 +100,8 @@ class Engine:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
                     f"stage {stage.number}, step '{step.name}': the disk is full "
-                    f"({error.filename or step.output_dir or '.'}). Make room and run the same command again: what is done stays done."
+                    f"({error.filename or step.output_dir or '.'}). Make room and run the same command again: "
+                    "what is done stays done."
                 ) from error
             raise
         seconds = time.monotonic() - began

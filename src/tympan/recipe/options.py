@@ -1,4 +1,4 @@
-"""The options of `tympan recipe`, with the names, meanings and defaults of ESPnet1's run.sh, and where their files go."""
+"""The options of `tympan recipe`, named and meant as in ESPnet1's run.sh, and where their files go."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RecipeOptions:
     train_config: str = option("conf/train.yaml", help="of the recogniser, ESPnet1's or ESPnet2's keys", group=ASR)
     preprocess_config: str = option("", help="SpecAugment, such as conf/specaug.yaml", group=ASR)
     tag: str = option("", help="name of the experiment; empty takes train_config's", group=ASR)
-    resume: str = option("", help="checkpoint to begin from; empty continues a broken run, false begins anew", group=ASR)  # fmt: skip
+    resume: str = option("", help="checkpoint to begin from; empty: where a run broke off; false: anew", group=ASR)
     ngpu: int = option(1, help="accelerators for LM and ASR training; 0 is the CPU", group=ASR)
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of device (Tympan)", group=ASR)
     nproc: int = option(1, help="training processes without accelerators (Tympan)", group=ASR)

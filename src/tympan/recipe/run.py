@@ -33,7 +33,7 @@ def run_recipe(options: RecipeOptions) -> int:
         return check_recipe(options, corpus, start, stop)
     check_configuration(options, corpus, start, stop)
     with atomic_write(LAST_RUN) as stream:
-        json.dump({name: value for name, value in vars(options).items()}, stream, indent=1)
+        json.dump(dict(vars(options)), stream, indent=1)
     began = time.monotonic()
     Engine(HOME, say=_say).run(stages, start, stop, force=options.force)
     _say(f"finished in {in_words(time.monotonic() - began)}")

@@ -1,4 +1,4 @@
-"""A small grammar of everyday Mandarin: sentences enough to keep the sets apart, characters few enough to learn fast."""
+"""A small grammar of everyday Mandarin: sentences enough to keep sets apart, characters few enough to learn fast."""
 
 from __future__ import annotations
 

@@ -155,6 +155,11 @@ def asr_arguments(options: RecipeOptions, corpus: Corpus) -> list[str]:
     return [*arguments, *_common_arguments(options), *shlex.split(options.asr_args)]
 
 
+def batch_size_of(options: RecipeOptions, corpus: Corpus) -> int:
+    """Utterances to a batch, as the training configuration says."""
+    return int(parse_quietly(AsrTrainConfig, asr_arguments(options, corpus), "asr_train").batch_size)
+
+
 def parse_quietly(schema: type[Any], arguments: Sequence[str], command: str) -> Any:
     """The configuration that a command would see; notes on translated keys belong to its own run."""
     with contextlib.redirect_stderr(io.StringIO()):

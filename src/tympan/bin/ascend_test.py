@@ -1,0 +1,85 @@
+"""AISHELL as the Ascend port's test scripts run it: full or performance training, with their closing lines and logs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import option, parse_args
+
+
+@dataclass(frozen=True)
+class Options:
+    data_path: str = option("", help="directory of the archives and the corpus; needed")
+    stage: str = option("-1", help="first stage, by number or name")
+    cards: int = option(1, help="devices to train on: one process each")
+    performance: bool = option(False, help="a few epochs of stage 4 alone, for the throughput")
+    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of device; cpu trains on processes")
+    data_url: str = option("", help="where the archives are, if not with the corpus's makers")
+    train_config: str = option("conf/train.yaml", help="of the recogniser")
+    lm_config: str = option("conf/lm.yaml", help="of the neural LM")
+    decode_config: str = option("conf/decode.yaml", help="of the search")
+    n_average: int = option(10, help="epochs to average")
+    speeds: str = option("0.9 1.0 1.1", help="copies of the training data")
+    nj: int = option(0, help="processes for features and decoding; 0 is one a core")
+    asr_args: str = option("", help="more options for asr_train")
+    output: Path = option(Path("test/output/0"), help="where the logs go")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan ascend_test", description=__doc__)
+    if not options.data_path:
+        print("tympan: error: --data_path=DIRECTORY is needed: where the AISHELL archives are or go", file=sys.stderr)
+        return 1
+    from tympan.recipe.ascend import TestRun, closing_lines, read_training, write_logs
+    from tympan.recipe.corpus import find_corpus
+    from tympan.recipe.decode_steps import scored
+    from tympan.recipe.options import RecipeOptions
+    from tympan.recipe.run import run_recipe
+    from tympan.recipe.training_steps import batch_size_of
+
+    recipe = RecipeOptions(
+        corpus="aishell",
+        data=options.data_path,
+        stage=options.stage,
+        ngpu=0 if options.device == "cpu" else options.cards,
+        nproc=options.cards if options.device == "cpu" else 1,
+        **{
+            name: getattr(options, name)
+            for name in "device data_url train_config lm_config decode_config n_average speeds nj asr_args".split()
+        },
+    )
+    if options.performance:
+        epochs = 2 if options.cards == 1 else 5
+        recipe = replace(
+            recipe, stage="4", stop_stage="4", tag="performance", n_average=0, force=True,
+            asr_args=f"{options.asr_args} --max_epoch {epochs}",
+        )  # fmt: skip
+    began = time.monotonic()
+    run_recipe(recipe)
+    seconds = time.monotonic() - began
+    corpus = find_corpus(recipe)
+    speed, losses, device = read_training(recipe.asr_dir(recipe.train_set(corpus.train)))
+    run = TestRun(
+        cards=options.cards,
+        batch_size=batch_size_of(recipe, corpus),
+        device=device,
+        iterations_a_second=speed,
+        losses=losses,
+        error_rates={} if options.performance else scored(recipe, corpus),
+        seconds=seconds,
+    )
+    for path in write_logs(run, options.output):
+        print(path)
+    print("\n".join(closing_lines(run)))
+    return 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))
