@@ -10,6 +10,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from tympan.config import load_training_config
 from tympan.config.lm import LmTrainConfig
@@ -172,3 +173,20 @@ def test_the_recipes_lm_is_built_and_loaded_from_its_config(golden: Path) -> Non
     model.load_state_dict(load_weights(folder / "lm_model.pth"))
     assert isinstance(model.lm, SequentialRnnLm)
     assert (model.lm.rnn.hidden_size, model.vocab_size, model.eos) == (128, 24, 23)
+
+
+def projection_flops(lm: nn.Module, prefix: int) -> int:
+    """Operations of the step after so many tokens, in all layers but recurrence and attention itself."""
+    state = lm.start(1, 2, torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        for _ in range(prefix):
+            _, state = lm.step(torch.ones((1, 2), dtype=torch.long), state)
+        with FlopCounterMode(display=False) as counter:
+            lm.step(torch.ones((1, 2), dtype=torch.long), state)
+    return counter.get_flop_counts()["Global"][torch.ops.aten.addmm]
+
+
+@pytest.mark.parametrize("kind", ["lstm", "transformer"])
+def test_a_step_does_not_read_its_prefix_again(kind: str) -> None:
+    lm = random_lm(kind)
+    assert projection_flops(lm, 64) == projection_flops(lm, 4) > 0
