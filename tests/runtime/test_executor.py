@@ -112,6 +112,24 @@ def test_no_scheduler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
         list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask", dask_address="tcp://127.0.0.1:1"))
 
 
+def test_a_cluster_without_workers_is_given_up(
+    monkeypatch: pytest.MonkeyPatch, dask_cluster: tuple[str, list[subprocess.Popen[bytes]]]
+) -> None:
+    monkeypatch.setattr(executor, "NO_WORKERS_TIMEOUT_S", 0.5)
+    address, _ = dask_cluster
+    with pytest.raises(UserError, match=r"no workers left|several Dask workers die"):
+        list(map_jobs(jobs.die_always, range(4), nj=2, description="jobs", executor="dask", dask_address=address))
+
+
+def test_an_exception_on_dask_reaches_the_caller(dask_cluster: tuple[str, list[subprocess.Popen[bytes]]]) -> None:
+    with pytest.raises(UserError, match="item 3 is bad"):
+        list(
+            map_jobs(
+                jobs.fail_at_three, range(10), nj=2, description="jobs", executor="dask", dask_address=dask_cluster[0]
+            )
+        )
+
+
 def test_features_on_dask_survive_the_death_of_a_worker(
     tmp_path: Path, dask_cluster: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
 from multiprocessing import get_context
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -25,6 +26,8 @@ Result = TypeVar("Result")
 ATTEMPTS = 3
 """How often an item may be under way when a worker dies before it is given up."""
 CONNECT_TIMEOUT_S = 10
+NO_WORKERS_TIMEOUT_S = 300.0
+"""How long a Dask cluster may be without a single worker before the work is given up."""
 
 
 def map_jobs(
@@ -182,13 +185,42 @@ class _Dask:
             raise UserError(f"the Dask scheduler at {address} has no workers; start some: dask worker {address}")
 
     def submit(self, function: Callable[[Any], Any], item: Any) -> Any:
-        return self._client.submit(function, item, pure=False, retries=ATTEMPTS - 1)
+        return _DaskResult(self._client, self._client.submit(function, item, pure=False, retries=ATTEMPTS - 1))
 
     def restart(self) -> None:
         raise AssertionError("the scheduler mends a lost worker itself")
 
     def close(self, *, is_failed: bool) -> None:
         self._client.close()
+
+
+class _DaskResult:
+    """A future that explains a cluster's failures, and does not wait for ever for a cluster without workers."""
+
+    def __init__(self, client: Any, future: Any) -> None:
+        self._client = client
+        self._future = future
+
+    def result(self) -> Any:
+        import distributed
+
+        alone_since: float | None = None
+        while True:
+            try:
+                return self._future.result(timeout=1)
+            except distributed.KilledWorker:
+                raise UserError("a job made several Dask workers die; too little memory is the usual cause") from None
+            except (TimeoutError, distributed.TimeoutError):
+                if self._future.status == "error":
+                    raise
+            except (CancelledError, distributed.client.FutureCancelledError):
+                raise UserError("the Dask scheduler is gone. What was finished is kept; run it again.") from None
+            if self._client.scheduler_info()["workers"]:
+                alone_since = None
+                continue
+            alone_since = alone_since or time.monotonic()
+            if time.monotonic() - alone_since > NO_WORKERS_TIMEOUT_S:
+                raise UserError("the Dask cluster has no workers left. What was finished is kept; run it again.")
 
 
 def _prepare_worker() -> None:
