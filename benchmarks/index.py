@@ -11,6 +11,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -31,10 +32,19 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_corpus(folder, args.utterances)
         print(f"{args.utterances:,} utterances: wav.scp, text, speech_shape, text_shape.char\n")
-        print(f"{'what':<44}{'seconds':>10}{'peak MB':>16}")
+        print(f"{'what':<44}{'seconds':>10}{'peak MB':>12}{'MB kept':>12}")
         for name, work in WORK.items():
-            seconds, megabytes = in_own_process(work, folder)
-            print(f"{name:<44}{seconds:>10.3f}{megabytes:>16.1f}")
+            cost = in_own_process(work, folder)
+            print(f"{name:<44}{cost.seconds:>10.3f}{cost.peak_mb:>12.1f}{cost.own_mb:>12.1f}")
+
+
+@dataclass(frozen=True)
+class Cost:
+    seconds: float
+    peak_mb: float
+    """By how much the peak grows, pages of mapped files included."""
+    own_mb: float
+    """What stays in this process alone: the cost of one more worker."""
 
 
 def write_corpus(folder: Path, count: int) -> None:
@@ -95,29 +105,34 @@ WORK: dict[str, Callable[[Path], Callable[[], object]]] = {
 }
 
 
-def in_own_process(work: Callable[[Path], Callable[[], object]], folder: Path) -> tuple[float, float]:
-    """Seconds, and by how much the peak memory of a fresh process grows.
-
-    What the work needs first (lengths for a plan) counts in the memory, not in the time; so do pages of mapped files,
-    which processes share.
-    """
+def in_own_process(work: Callable[[Path], Callable[[], object]], folder: Path) -> Cost:
+    """What the work costs a fresh process. What it needs first (lengths for a plan) counts in memory, not in time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 
     def run() -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        own_before = private_megabytes()
         job = work(folder)
         start = time.perf_counter()
         result = job()
         seconds = time.perf_counter() - start
+        peak = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+        own = private_megabytes() - own_before
+        sender.send((seconds, peak, own))
         del result
-        sender.send((seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024))
 
     process = context.Process(target=run)
     process.start()
     found = receiver.recv()
     process.join()
-    return float(found[0]), float(found[1])
+    return Cost(*found)
+
+
+def private_megabytes() -> float:
+    """Memory of this process that belongs to no file (Linux)."""
+    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Anonymous:")) / 1024
 
 
 if __name__ == "__main__":

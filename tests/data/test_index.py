@@ -61,6 +61,11 @@ def test_faults_name_their_line(tmp_path: Path) -> None:
     (tmp_path / "latin").write_bytes(b"a \xe9\n")
     with pytest.raises(UserError, match=r"latin:1: utterance 'a' is not UTF-8"):
         Table(tmp_path / "latin").value(0)
+    (tmp_path / "latin").write_bytes(b"\xe9 a\n")
+    with pytest.raises(UserError, match=r"latin:1: the utterance id is not UTF-8"):
+        Table(tmp_path / "latin").id(0)
+    with pytest.raises(UserError, match="byte order mark"):
+        Table(write(tmp_path / "text", "\ufeffa 1\n"))
 
 
 @pytest.mark.usefixtures("always_cached")

@@ -87,6 +87,7 @@ def test_batches_carry_espnet2s_names(corpus: Path) -> None:
         assert not row[length:].any()
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
 @pytest.mark.parametrize("workers", [1, 3])
 def test_workers_change_nothing(corpus: Path, workers: int) -> None:
     alone = list(make_factory(corpus).build_iter(2))
@@ -148,6 +149,12 @@ def test_buckets_pad_to_their_shape(corpus: Path) -> None:
         for size, (length, _) in zip(factory.plan.sizes, factory.plan.padded_lengths(), strict=True)
     }
     assert shapes == wanted
+
+
+def test_buckets_need_shapes_by_the_names_of_the_data(corpus: Path) -> None:
+    plan = plan_batches([Shapes("feats", np.arange(COUNT) + 1)], BatchOptions(batch_type="bucket", batch_bins=90))
+    with pytest.raises(UserError, match="'feats' belongs to none of the data"):
+        EpochIterFactory(make_dataset(corpus), plan)
 
 
 def test_validation_is_in_order_and_has_no_seeds(corpus: Path) -> None:

@@ -44,6 +44,8 @@ class EpochIterFactory:
     ) -> None:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} of {world_size}")
+        if plan.padded is not None:
+            _require_names(plan, dataset)
         self.dataset = dataset
         self.plan = plan
         self.seed = seed
@@ -134,6 +136,16 @@ class _EpochSteps(Dataset[Batch | _Failure]):
             return self.factory.load(self.epoch, step)
         except UserError as error:
             return _Failure(str(error))
+
+
+def _require_names(plan: BatchPlan, dataset: UtteranceDataset) -> None:
+    """Fixed shapes are applied by name: a name that is not found would leave its tensors unpadded."""
+    unknown = [shape.name for shape in plan.shapes if shape.name not in dataset.names]
+    if unknown:
+        raise UserError(
+            f"batch_type bucket: the shape file of '{unknown[0]}' belongs to none of the data ({', '.join(dataset.names)}); "
+            "call it NAME_shape, such as speech_shape"
+        )
 
 
 def _named_deaths(loader: DataLoader[Batch | _Failure]) -> Iterator[Batch | _Failure]:

@@ -72,14 +72,11 @@ class Table:
         return self._ids
 
     def id(self, line: int) -> str:
-        return bytes(self._ids[line]).decode("utf-8")
+        return _decoded(bytes(self._ids[line]), f"{self.path}:{line + 1}: the utterance id")
 
     def value(self, line: int) -> str:
         raw = self._bytes[self._starts[line] : self._ends[line]]
-        try:
-            return raw.decode("utf-8")
-        except UnicodeDecodeError:
-            raise UserError(f"{self.path}:{line + 1}: utterance '{self.id(line)}' is not UTF-8 text") from None
+        return _decoded(raw, f"{self.path}:{line + 1}: utterance '{self.id(line)}'")
 
     def find(self, utterance_id: str) -> int | None:
         """The line of an id."""
@@ -111,7 +108,16 @@ class Table:
         self._open()
 
 
+def _decoded(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{what} is not UTF-8 text") from None
+
+
 def _parse(path: Path, raw: NDArray[np.uint8]) -> dict[str, Any]:
+    if bytes(raw[:3]) == b"\xef\xbb\xbf":
+        raise UserError(f"{path}:1: the file begins with a byte order mark; save it as UTF-8 without one")
     ends = _newlines(raw)
     if raw[-1] != _NEWLINE:
         ends = np.append(ends, len(raw))

@@ -146,7 +146,7 @@ def _is_unit(line: str) -> bool:
 
 
 def _units_to_tokens(lines: Sequence[str], *, source: str) -> list[str]:
-    numbered = {}
+    numbered: dict[int, str] = {}
     for place, line in enumerate(lines, 1):
         token, _, number = line.rpartition(" ")
         if int(number) in numbered:
