@@ -213,7 +213,7 @@ class _DaskResult:
             except (TimeoutError, distributed.TimeoutError):
                 if self._future.status == "error":
                     raise
-            except (CancelledError, distributed.client.FutureCancelledError):
+            except (CancelledError, distributed.client.FutureCancelledError, distributed.comm.CommClosedError):
                 raise UserError("the Dask scheduler is gone. What was finished is kept; run it again.") from None
             if self._client.scheduler_info()["workers"]:
                 alone_since = None
