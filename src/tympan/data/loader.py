@@ -143,8 +143,8 @@ def _require_names(plan: BatchPlan, dataset: UtteranceDataset) -> None:
     unknown = [shape.name for shape in plan.shapes if shape.name not in dataset.names]
     if unknown:
         raise UserError(
-            f"batch_type bucket: the shape file of '{unknown[0]}' belongs to none of the data ({', '.join(dataset.names)}); "
-            "call it NAME_shape, such as speech_shape"
+            f"batch_type bucket: the shape file of '{unknown[0]}' belongs to none of the data "
+            f"({', '.join(dataset.names)}); call it NAME_shape, such as speech_shape"
         )
 
 

@@ -125,7 +125,7 @@ def _multi_columns_sound(value: str, context: Context) -> np.ndarray:
 
 
 def _kaldi_ark(value: str, context: Context) -> np.ndarray:
-    """A matrix of features, or audio in an archive (then in [-1, 1), which ESPnet2 leaves as 16-bit numbers)."""
+    """A matrix of features, or audio in an archive (then scaled to [-1, 1) as `sound`)."""
     if _holds_audio(value, context):
         return _sound(value, context)
     return np.asarray(read_matrix(value, base=context.base), dtype=np.float32)
