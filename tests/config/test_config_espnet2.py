@@ -106,6 +106,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--elastic", "4:2"], "--elastic: wants MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '4:2'"),
         (["--use_amp", "true", "--train_dtype", "O2"], "--use_amp: excludes train_dtype O2"),
         (["--decoder", "none"], "--decoder: is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found 0.5"),
+        (["--frontend", "none"], "--frontend: is null, so --input_size must say"),
         (["--normalize", "global_mvn"], "--normalize_conf: the normalize 'global_mvn' needs the key 'stats_file'"),
         (["--scheduler", "steplr"], "--scheduler_conf: the scheduler 'steplr' needs the key 'step_size'"),
         (

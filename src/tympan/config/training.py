@@ -90,6 +90,8 @@ def check_together(values: Mapping[str, Any], where: Where, mistakes: Mistakes) 
             mistakes.add(
                 where("fold_length"), f"has {len(fold)} numbers for {len(values[shapes])} of {shapes}; give one each"
             )
+    if values.get("frontend", "") is None and values["input_size"] is None:
+        mistakes.add(where("frontend"), "is null, so --input_size must say how many values a frame of the features has")
     if values.get("decoder", "") is None and values["model_conf"].get("ctc_weight", 1.0) != 1.0:
         found = values["model_conf"]["ctc_weight"]
         mistakes.add(where("decoder"), f"is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found {found}")

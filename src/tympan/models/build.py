@@ -36,6 +36,7 @@ def build_asr_model(config: AsrTrainConfig, *, reads_statistics: bool = True) ->
     """
     inputs = _build_inputs(config, reads_statistics)
     encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    assert isinstance(config.token_list, list), "the caller reads a file of tokens"
     sizes = {"vocab_size": len(config.token_list), "encoder_output_size": encoder.output_size}
     decoder = None
     if config.decoder is not None:
@@ -59,6 +60,8 @@ def build_asr_model(config: AsrTrainConfig, *, reads_statistics: bool = True) ->
 def _build_inputs(config: AsrTrainConfig, reads_statistics: bool) -> _Inputs:
     frontend = None
     if config.input_size is None:
+        if config.frontend is None:
+            raise UserError("frontend is null, so --input_size must say how many values a frame of the features has")
         frontend = choices.FRONTENDS.build(config.frontend, config.frontend_conf)
         size = frontend.output_size
     else:

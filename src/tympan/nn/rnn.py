@@ -5,7 +5,7 @@ Shapes: x (batch, time, size), lengths (batch,). Utterances of length 0 are run 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -16,7 +16,7 @@ from tympan.nn.dropout import Dropout
 from tympan.nn.masks import length_mask
 
 RnnType = Literal["lstm", "gru"]
-_CLASSES: dict[str, type[nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
+_CLASSES: dict[str, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
 class ProjectedRnn(nn.Module):

@@ -28,7 +28,6 @@ class BlockEncoder(Protocol):
     training: bool
     embed: nn.Module
     encoders: nn.ModuleList
-    after_norm: nn.Module | None
     layer_drop_rate: float
     interctc_layer_idx: tuple[int, ...]
     interctc_use_conditioning: bool
@@ -37,6 +36,9 @@ class BlockEncoder(Protocol):
     checkpointed_layers: frozenset[int]
     """Numbers of the blocks, from 1; 0 is the input layer."""
     grad_checkpointing: bool
+
+    @property
+    def after_norm(self) -> nn.Module | None: ...
 
 
 def encode_in_blocks(encoder: BlockEncoder, features: Tensor, lengths: Tensor, ctc: Ctc | None) -> EncoderOutput:
