@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
+import os
 from pathlib import Path
 
 import numpy as np
@@ -210,3 +212,14 @@ def test_the_last_threshold_is_for_all_higher_orders_and_unigrams_stay(golden: P
     assert_same(ngrams(train(text, 4, prune=(0, 0, 1)).model), ngrams(train(text, 4, prune=(0, 0, 1, 1)).model))
     all_pruned = ngrams(train(text, 2, prune=(1,)).model)
     assert sum(" " not in name for name in all_pruned) == 1329
+
+
+def test_a_full_disk_is_told(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mapped file that cannot grow would end the process; here the room is asked for first."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
+    with pytest.raises(UserError, match="No space left on device; choose a folder with room by --temp_dir"):
+        THROUGH_FILES.zeros(10_000, np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, cast
@@ -16,13 +17,16 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def open_bytes(path: str) -> Iterator[IO[bytes]]:
     """The bytes of `path` ('-': standard input), decompressed if they are gzip's."""
     try:
-        with open(0 if path == "-" else path, "rb", closefd=path != "-") as raw:
-            if raw.peek(2)[:2] != _GZIP_MAGIC:
-                yield raw
-            else:
-                with gzip.open(raw, "rb") as plain:
-                    yield cast(IO[bytes], plain)
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise UserError(f"{path}: damaged gzip file: {error}") from None
+        raw = open(0 if path == "-" else path, "rb", closefd=path != "-")  # noqa: SIM115
+        is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    with raw:
+        if not is_gzip:
+            yield raw
+            return
+        try:
+            with gzip.open(raw, "rb") as plain:
+                yield cast(IO[bytes], plain)
+        except (gzip.BadGzipFile, zlib.error, EOFError) as error:
+            raise UserError(f"{path}: damaged gzip file: {error}") from None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from tympan.errors import UserError
 
 Array = NDArray[Any]
 
@@ -31,7 +35,10 @@ class Scratch:
         kind = np.dtype(dtype)
         if size * kind.itemsize <= self.memory_bytes // 16:
             return np.empty(size, kind)
-        with tempfile.TemporaryFile(dir=self.folder) as file:
+        with self._new_file() as file, _enough_room():
+            if hasattr(os, "posix_fallocate"):
+                # A full disk is an error here; in a mapped file it would end the process without a word.
+                os.posix_fallocate(file.fileno(), 0, size * kind.itemsize)
             return np.memmap(file, dtype=kind, mode="w+", shape=(size,))
 
     def zeros(self, size: int, dtype: DTypeLike) -> Array:
@@ -46,7 +53,11 @@ class Scratch:
             yield slice(start, min(size, start + self.rows))
 
     def growing(self, dtype: DTypeLike) -> GrowingArray:
-        return GrowingArray(dtype, tempfile.TemporaryFile(dir=self.folder))
+        return GrowingArray(dtype, self._new_file())
+
+    def _new_file(self) -> IO[bytes]:
+        with _enough_room():
+            return tempfile.TemporaryFile(dir=self.folder)
 
 
 @dataclass
@@ -58,17 +69,29 @@ class GrowingArray:
     size: int = field(default=0, init=False)
 
     def append(self, values: Array) -> None:
-        np.ascontiguousarray(values, self.dtype).tofile(self.file)
+        with _enough_room():
+            self.file.write(np.ascontiguousarray(values, self.dtype).data)
         self.size += len(values)
 
     def finish(self) -> Array:
         """The whole array, mapped."""
-        self.file.flush()
+        with _enough_room():
+            self.file.flush()
         if not self.size:
             self.file.close()
             return np.empty(0, self.dtype)
         with self.file:
             return np.memmap(self.file, dtype=self.dtype, mode="r+", shape=(self.size,))
+
+
+@contextmanager
+def _enough_room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(
+            f"temporary files cannot be written: {error.strerror}; choose a folder with room by --temp_dir"
+        ) from None
 
 
 def index_type(size: int) -> type[np.signedinteger[Any]]:
