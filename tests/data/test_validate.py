@@ -142,6 +142,22 @@ def test_fix_sorts_drops_and_keeps_a_copy(good: Path, capsys: pytest.CaptureFixt
     assert (good / ".backup" / "text").read_bytes() == old["text"]
 
 
+def test_files_about_speakers_and_empty_files(good: Path) -> None:
+    (good / "spk2utt").write_text("s0 s0-u0 s0-u1 s0-u2\ns1 s1-u3 s1-u4 s1-u5\n")
+    (good / "spk2gender").write_text("s0 m\ns9 f\n")
+    (good / "utt2lang").touch()
+    messages = [str(fault).removeprefix(f"{good}/") for fault in validate(good).faults]
+    assert "utt2spk:7: speaker 's2' is not in spk2utt" in messages
+    assert "spk2gender:2: speaker 's9' is not in utt2spk" in messages
+    assert "utt2spk:7: warning: speaker 's2' is not in spk2gender" in messages
+    assert fix_data.main([str(good)]) == 0
+    assert validate(good).errors == []
+    assert len(read_table(good / "wav.scp")) == 9
+    assert read_table(good / "spk2gender") == {"s0": "m"}
+    assert not (good / "utt2lang").exists()
+    assert (good / ".backup" / "utt2lang").exists()
+
+
 def test_what_can_not_be_mended_is_said(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     soundfile.write(good / "s1-u5.flac", np.zeros(1600), 8000)
     assert fix_data.main([str(good)]) == 1

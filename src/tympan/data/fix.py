@@ -44,6 +44,8 @@ def fix(report: Report) -> Fixed:
         return Fixed(kept, {}, {}, None)
     backup = _back_up(report)
     written = kept.write(report.path)
+    for name in report.tables.keys() - written.tables.keys() - {"spk2utt"}:
+        (report.path / name).unlink()  # not one usable line; its copy is in the backup
     write_table(backup / "dropped", dropped)
     return Fixed(written, dropped, mended, backup)
 

@@ -150,10 +150,13 @@ def _speaker_faults(tables: Tables) -> Iterator[Fault]:
     for name, table in tables.items():
         if kind_of(name) != "speaker" or name == "cmvn.scp":
             continue
+        is_index = name == "spk2utt"  # the others may lack a speaker, as utterances don't depend on them
+        kind = "spk2utt" if is_index else "missing-id"
         for speaker in table.entries.keys() - speakers.keys():
-            yield table.fault(speaker, "missing-id", f"speaker '{speaker}' is not in utt2spk")
+            yield table.fault(speaker, kind, f"speaker '{speaker}' is not in utt2spk")
         for speaker in speakers.keys() - table.entries.keys():
-            yield utt2spk.fault(speakers[speaker][0], "missing-id", f"speaker '{speaker}' is not in {name}")
+            message = f"speaker '{speaker}' is not in {name}"
+            yield utt2spk.fault(speakers[speaker][0], kind, message, is_warning=not is_index)
     for speaker, value in tables["spk2utt"].entries.items() if "spk2utt" in tables else ():
         if speaker in speakers and sorted(value.split()) != sorted(speakers[speaker]):
             yield tables["spk2utt"].fault(
