@@ -19,3 +19,14 @@ def plan_by_length(lengths: Sequence[float], *, batch_size: int, max_total: floa
                 continue
         batches.append([place])
     return batches
+
+
+def group_by_length(lengths: Sequence[int], *, max_padding: float) -> list[list[int]]:
+    """Places in `lengths`, longest first, so that none is padded by more than a share `max_padding` of the longest."""
+    groups: list[list[int]] = []
+    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups and lengths[place] >= (1 - max_padding) * lengths[groups[-1][0]]:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+    return groups

@@ -20,11 +20,14 @@ from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.pauses import cut_at_pauses
-from tympan.decode.plan import plan_by_length
+from tympan.decode.plan import group_by_length, plan_by_length
 from tympan.decode.scorer import Encoded
 from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
+
+MAX_PADDING = 0.05
+"""Share of padding that the encoder may meet on a CPU: one utterance keeps it busy, and padding costs as much."""
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Frames times states: a byte each."""
@@ -158,17 +161,26 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode(self, inputs: Sequence[np.ndarray]) -> Encoded:
-        """A padded batch through features and encoder. An input too short for one frame is a UserError."""
+        """A batch through features and encoder. An input too short for one frame is a UserError."""
         prepared = self.loaded.input.prepare(inputs)
-        speech, lengths = _pad(prepared, self.loaded.device, self.loaded.dtype)
-        frames = self.loaded.model.output_lengths(lengths)
+        lengths = [len(item) for item in prepared]
+        frames = self.loaded.model.output_lengths(torch.tensor(lengths, device=self.loaded.device))
         if int(frames.min()) < 1:
-            shortest = int(lengths.min())
-            raise UserError(f"{shortest} samples or frames are too short: the encoder makes no frame of them")
-        output = self.loaded.model.encode(speech, lengths)
+            raise UserError(f"{min(lengths)} samples or frames are too short: the encoder makes no frame of them")
+        groups = group_by_length(lengths, max_padding=MAX_PADDING if self.loaded.device.type == "cpu" else 1.0)
+        outputs: dict[int, Tensor] = {}
+        for group in groups:
+            speech, group_lengths = _pad([prepared[place] for place in group], self.loaded.device, self.loaded.dtype)
+            encoded = self.loaded.model.encode(speech, group_lengths)
+            for place, out, length in zip(group, encoded.out, encoded.lengths.tolist(), strict=True):
+                outputs[place] = out[:length]
+        memory = torch.nn.utils.rnn.pad_sequence([outputs[place] for place in range(len(inputs))], batch_first=True)
         ctc = self.loaded.model.ctc
-        log_probs = None if ctc is None else ctc.log_softmax(output.out)
-        return Encoded(memory=output.out, lengths=output.lengths, log_probs=log_probs)
+        return Encoded(
+            memory=memory,
+            lengths=torch.tensor([len(outputs[place]) for place in range(len(inputs))], device=memory.device),
+            log_probs=None if ctc is None else ctc.log_softmax(memory),
+        )
 
     def align(self, samples: np.ndarray, text: str) -> Hypothesis:
         """When each token of a given text is said; the score is the log probability of the best alignment."""

@@ -1,0 +1,159 @@
+"""Decoding speed on CPU, in ESPnet2's setting: RTF at batch 1 and at larger batches, and the share of each part.
+
+The model is the AISHELL recipe's Conformer with random weights (46 M parameters, 4,233 tokens), with a Transformer LM
+of 4 x 256; beam 10, CTC 0.5, LM 0.7, at most 20 tokens; ten utterances of 3 to 10 s. The second table: a 4-gram at 0.3.
+Claim ratios of one quiet run alone: `--cpu_time true` is less disturbed by other programs (with one thread).
+
+usage: python benchmarks/decode.py [--threads 2] [--batches 1,2,5,10] [--ngram_file 4gram.arpa] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tympan.config import option, parse_args
+
+SETTINGS = Path(__file__).with_name("peer_settings.yaml")
+VOCABULARY = 4233
+
+
+@dataclass(frozen=True)
+class Options:
+    threads: int = option(2, help="threads of torch")
+    batches: str = option("1,2,5,10", help="batch sizes, separated by commas")
+    ngram_file: Path | None = option(
+        None, help="a 4-gram for the second table; none: one is estimated from random text"
+    )
+    repeats: int = option(3, help="the best of so many is shown")
+    cpu_time: bool = option(False, help="count the processor's seconds instead of the clock's")
+
+
+class Stopwatch:
+    """Seconds by name."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            began = self.clock()
+            result = function(*args, **kwargs)
+            self.seconds[name] += self.clock() - began
+            return result
+
+        return run
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="benchmarks/decode.py", description=__doc__)
+    import torch
+
+    torch.set_num_threads(options.threads)
+    clock = time.process_time if options.cpu_time else time.perf_counter
+    rng = np.random.default_rng(0)
+    durations_s = np.linspace(3, 10, 10)
+    audio = [rng.normal(0, 0.1, int(s * 16000)).astype(np.float32) for s in durations_s]
+    with tempfile.TemporaryDirectory() as folder:
+        loaded = random_model(Path(folder))
+        for ngram_weight in (0.0, 0.3):
+            print(f"\n{'with the 4-gram at 0.3' if ngram_weight else 'without n-gram'}, {options.threads} threads")
+            ngram = load_ngram(options.ngram_file, loaded, Path(folder)) if ngram_weight else None
+            print("| batch | RTF | encoder | decoder | lm | ctc | ngram | rest of the search |\n|" + "---|" * 8)
+            for batch_size in map(int, options.batches.split(",")):
+                runs = [measure(loaded, ngram, ngram_weight, audio, batch_size, clock) for _ in range(options.repeats)]
+                best = min(runs, key=lambda seconds: seconds["all"])
+                total_s = float(durations_s.sum())
+                search = best["all"] - best["encoder"]
+                rest = search - sum(best[name] for name in ("decoder", "lm", "ctc", "ngram"))
+                shares = [*(best[name] for name in ("encoder", "decoder", "lm", "ctc", "ngram")), rest]
+                cells = " | ".join(f"{100 * share / best['all']:.0f} %" for share in shares)
+                print(f"| {batch_size} | {best['all'] / total_s:.4f} | {cells} |", flush=True)
+    return 0
+
+
+def measure(
+    loaded: Any, ngram: Any, ngram_weight: float, audio: list[np.ndarray], batch_size: int, clock: Callable[[], float]
+) -> dict[str, float]:
+    """Seconds of each part, for all the audio."""
+    import dataclasses
+
+    from tympan.decode.plan import plan_by_length
+    from tympan.decode.recognizer import Recognizer
+    from tympan.decode.settings import DecodeSettings
+
+    settings = DecodeSettings(
+        beam_size=10, ctc_weight=0.5, lm_weight=0.7, ngram_weight=ngram_weight, maxlenratio=-20, nbest=1
+    )
+    recognizer = Recognizer(dataclasses.replace(loaded, ngram=ngram), settings)
+    watch = Stopwatch(clock)
+    recognizer.encode = watch.timed("encoder", recognizer.encode)  # type: ignore[method-assign]
+    for name, item in {**recognizer.searcher.full, **recognizer.searcher.partial}.items():
+        item.scorer.step = watch.timed(name, type(item.scorer).step.__get__(item.scorer))
+    decode = watch.timed("all", recognizer.decode)
+    lengths = [len(samples) / 16000 for samples in audio]
+    for batch in plan_by_length(lengths, batch_size=batch_size, max_total=1e9):
+        decode([audio[place] for place in batch])
+    return watch.seconds
+
+
+def random_model(folder: Path) -> Any:
+    """The recipe's model and LM with weights that are drawn at random."""
+    import torch
+    import yaml
+
+    from tympan.config.asr import AsrTrainConfig
+    from tympan.config.lm import LmTrainConfig
+    from tympan.config.training import load_training_config
+    from tympan.decode.load import LoadedModel
+    from tympan.decode.speech_input import speech_input
+    from tympan.models.build import build_asr_model
+    from tympan.models.lm.build import build_lm
+    from tympan.text.tokenizer import build_tokenizer
+    from tympan.text.vocabulary import Vocabulary
+
+    torch.manual_seed(0)
+    tokens = ["<blank>", "<unk>", *(chr(0x4E00 + i) for i in range(VOCABULARY - 3)), "<sos/eos>"]
+    for name, values in yaml.safe_load(SETTINGS.read_text(encoding="utf-8")).items():
+        if isinstance(values, dict):
+            (folder / f"{name}.yaml").write_text(yaml.safe_dump({**values, "token_list": tokens}, allow_unicode=True))
+    config = load_training_config(AsrTrainConfig, folder / "asr.yaml")
+    model = build_asr_model(config).eval()
+    return LoadedModel(
+        model=model,
+        vocabulary=Vocabulary(tokens),
+        tokenizer=build_tokenizer("char"),
+        input=speech_input(config, model, folder=folder),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+        lm=build_lm(load_training_config(LmTrainConfig, folder / "lm.yaml")).eval(),
+    )
+
+
+def load_ngram(path: Path | None, loaded: Any, folder: Path) -> Any:
+    """The given 4-gram, or one of text drawn at random (Zipf's law, like characters)."""
+    from tympan.decode.ngram_scorer import load_ngram_scorer
+
+    tokens = loaded.vocabulary.tokens
+    if path is None:
+        from tympan.bin.ngram_train import main as ngram_train
+
+        rng = np.random.default_rng(1)
+        ids = np.minimum(rng.zipf(1.2, (20000, 14)) + 1, len(tokens) - 2)
+        text, path = folder / "text", folder / "4gram.arpa"
+        text.write_text("".join(" ".join(tokens[i] for i in row) + "\n" for row in ids), encoding="utf-8")
+        ngram_train([str(text), "--order", "4", "--discount_fallback", "0.5", "1", "1.5", "--arpa", str(path)])
+    return load_ngram_scorer(path, tokens, eos=None, device=loaded.device)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

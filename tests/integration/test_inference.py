@@ -1,0 +1,256 @@
+"""The decoding commands as a user runs them, on ESPnet2's trained model."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from tympan.bin import asr_align, asr_inference, pack, transcribe
+from tympan.bin.main import run
+from tympan.decode.recognizer import BatchLimits, Recognizer
+
+SEARCH = ["--beam_size", "10", "--ctc_weight", "0.4", "--lm_weight", "0.3"]
+BEST = {
+    "an152-mwhw-b": "START",
+    "an251-fash-b": "YES",
+    "an253-fash-b": "GO",
+    "cen8-fbbh-b": "MARCH THIRD NINETEEN TWENTY EIGHT",
+    "cen8-fcaw-b": "ELEVEN TWENTY SEVEN FIFTY SEVEN",
+    "cen8-mmxg-b": "OCTOBER TWENTY FOUR NINETEEN SEVENTY",
+    "cen8-mwhw-b": "ELEVEN SEVENTEEN FIFTY ONE",
+}
+
+
+@pytest.fixture(scope="module")
+def an4(golden: Path) -> Path:
+    return golden / "espnet2" / "an4_trained"
+
+
+@pytest.fixture(scope="module")
+def packed(an4: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A packed model, moved away from where it was written."""
+    folder = tmp_path_factory.mktemp("models")
+    decode = folder / "decode.yaml"
+    decode.write_text("beam-size: 10\nctc-weight: 0.4\nlm-weight: 0.3\n")  # ESPnet1's spelling
+    assert pack.main([str(folder / "first"), *model_files(an4), "--decode_config", str(decode)]) == 0
+    (folder / "first").rename(folder / "second")
+    return folder / "second"
+
+
+def model_files(an4: Path, *, lm: bool = True) -> list[str]:
+    files = ["--asr_train_config", str(an4 / "asr_config.yaml"), "--asr_model_file", str(an4 / "asr_model.pth")]
+    if lm:
+        files += ["--lm_train_config", str(an4 / "lm_config.yaml"), "--lm_file", str(an4 / "lm_model.pth")]
+    return files
+
+
+def data_of(an4: Path, folder: Path, *, extra: Sequence[str] = ()) -> list[str]:
+    lines = [f"{name} {an4 / 'wav' / name}.wav" for name in BEST]
+    (folder / "wav.scp").write_text("\n".join([*extra, *lines]) + "\n")
+    return ["--data_path_and_name_and_type", f"{folder / 'wav.scp'},speech,sound"]
+
+
+def read_table(path: Path) -> dict[str, str]:
+    return dict(line.split(" ", 1) for line in path.read_text().splitlines())
+
+
+def test_the_tree_of_espnet2_in_the_inputs_order(an4: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["--output_dir", str(out), *data_of(an4, tmp_path), *model_files(an4), *SEARCH, "--nbest", "2"]
+    assert asr_inference.main(arguments) == 0
+    for path in (out / "text", out / "1best_recog" / "text"):
+        assert list(read_table(path).items()) == list(BEST.items())
+    expected = json.loads((an4 / "nbest.json").read_text())["results"]
+    for rank in (0, 1):
+        scores = read_table(out / f"{rank + 1}best_recog" / "score")
+        for name, value in expected.items():
+            assert float(scores[name]) == pytest.approx(value["nbest"][rank]["score"], abs=1e-3)
+    assert read_table(out / "1best_recog" / "token_int")["an253-fash-b"] == "9 15"
+    assert read_table(out / "1best_recog" / "token")["an253-fash-b"] == "G O"
+    assert (out / "ctm").read_text().startswith("an152-mwhw-b 1 0.2")
+
+
+def test_bad_utterances_are_told_and_the_rest_goes_on(
+    an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    soundfile.write(tmp_path / "short.wav", np.zeros(40), 16000)
+    soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16000)
+    (tmp_path / "noise.wav").write_bytes(b"this is no recording")
+    bad = [f"{name} {name}.wav" for name in ("short", "empty", "noise", "missing")]
+    out = tmp_path / "out"
+    arguments = ["--output_dir", str(out), *data_of(an4, tmp_path, extra=bad), *model_files(an4, lm=False)]
+    assert asr_inference.main([*arguments, "--search", "ctc_greedy"]) == 1
+    assert set(read_table(out / "failed")) == {"short", "empty", "noise", "missing"}
+    assert list(read_table(out / "text")) == list(BEST)
+    assert "4 utterances were not decoded" in capsys.readouterr().err
+
+
+def test_a_killed_decode_goes_on(an4: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    data, model = data_of(an4, tmp_path), model_files(an4)
+    arguments = ["--output_dir", str(out), *data, *model, *SEARCH, "--batch_size", "1"]
+    command = [sys.executable, "-m", "tympan.bin.asr_inference", *arguments]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.DEVNULL)
+    journal = out / "logdir" / "results.jsonl"
+    until = time.monotonic() + 120
+    while time.monotonic() < until and (not journal.exists() or len(journal.read_text().splitlines()) < 3):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    before = journal.read_text().splitlines()
+    assert 3 <= len(before) < 8, "killed between the first results and the last"
+    assert not (out / "text").exists()
+    assert asr_inference.main([*arguments[:-1], "4"]) == 0
+    assert list(read_table(out / "text").items()) == list(BEST.items())
+    after = journal.read_text().splitlines()
+    assert len(after) == 1 + len(BEST)
+    kept = [line for line in before if line.endswith("}")]
+    assert after[: len(kept)] == kept
+
+
+def test_other_settings_in_the_same_place_are_refused(
+    an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["--output_dir", str(tmp_path / "out"), *data_of(an4, tmp_path), *model_files(an4, lm=False)]
+    assert run(asr_inference.main, [*common, "--search", "ctc_greedy"]) == 0
+    assert run(asr_inference.main, [*common, "--search", "ctc_prefix"]) == 2
+    assert "search was 'ctc_greedy', now 'ctc_prefix'" in capsys.readouterr().err
+    assert run(asr_inference.main, [*common, "--search", "ctc_prefix", "--beam_size", "3", "--resume", "false"]) == 0
+
+
+@pytest.mark.slow
+def test_processes_change_nothing(an4: Path, tmp_path: Path) -> None:
+    data, model = data_of(an4, tmp_path), model_files(an4)
+    for nj, batch_size in ((1, 7), (2, 2)):
+        out = tmp_path / f"out{nj}"
+        arguments = ["--output_dir", str(out), *data, *model, *SEARCH, "--batch_size", str(batch_size), "--nj", str(nj)]
+        assert asr_inference.main(arguments) == 0
+    one, two = (read_table(tmp_path / f"out{nj}" / "score") for nj in (1, 2))
+    assert list(one) == list(two)
+    assert [float(v) for v in one.values()] == pytest.approx([float(v) for v in two.values()], abs=1e-4)
+    shares = [tmp_path / "out2" / "logdir" / f"output.{job}" / "1best_recog" / "text" for job in (1, 2)]
+    assert "".join(path.read_text() for path in shares) == (tmp_path / "out2" / "text").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--asr_model_file FILE"),
+        (["--asr_model_file", "nowhere.pth"], "nowhere.pth: no such file"),
+        (["--model_tag", "nowhere"], "nowhere: no such folder"),
+        (["--beam_size", "0", "--model_tag", "."], "beam_size must be at least 1"),
+        (["--beam-size", "3"], "beam_size"),
+        (["--quantize_lm", "true"], "bfloat16"),
+    ],
+)
+def test_mistakes_are_one_message(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wav.scp").write_text("a a.wav\n")
+    data = ["--data_path_and_name_and_type", f"{tmp_path / 'wav.scp'},speech,sound"]
+    assert run(asr_inference.main, ["--output_dir", str(tmp_path / "out"), *data, *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_transcribe_prints_what_was_said(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wav = an4 / "wav" / "cen8-fbbh-b.wav"
+    assert transcribe.main([str(packed), str(wav)]) == 0
+    assert capsys.readouterr().out == f"{BEST['cen8-fbbh-b']}\n"
+    assert transcribe.main([str(packed), str(wav), "nowhere.wav", str(an4 / "wav" / "an253-fash-b.wav")]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [f"{wav}\t{BEST['cen8-fbbh-b']}", f"{an4 / 'wav' / 'an253-fash-b.wav'}\tGO"]
+    assert "nowhere.wav" in captured.err
+    assert transcribe.main([str(packed), str(wav), "--json", "--srt", "--output_dir", str(tmp_path)]) == 0
+    answer = json.loads((tmp_path / "cen8-fbbh-b.json").read_text())
+    assert answer["text"] == BEST["cen8-fbbh-b"]
+    assert len(answer["times"]) == len(answer["tokens"]) == len(answer["token_confidences"])
+    assert 0.5 < answer["confidence"] <= 1.0
+    assert (tmp_path / "cen8-fbbh-b.srt").read_text().startswith("1\n00:00:00,")
+
+
+def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
+    recognizer = Recognizer.from_pretrained(packed)
+    wav = an4 / "wav" / "an253-fash-b.wav"
+    samples, rate = soundfile.read(wav, dtype="int16")
+    doubled = np.repeat(samples, 2)
+    from_path = recognizer(wav)
+    assert from_path.text == "GO"
+    assert recognizer(samples, rate=rate).score == pytest.approx(from_path.score, abs=1e-4)
+    answers = recognizer([(samples, rate), str(wav), (np.stack([doubled, doubled], axis=1), 2 * rate)])
+    assert [answer.text for answer in answers] == ["GO", "GO", "GO"]
+
+
+def test_a_long_recording_is_cut_and_joined_with_times(an4: Path, packed: Path) -> None:
+    names = ["cen8-fcaw-b", "cen8-mwhw-b", "cen8-fcaw-b"]
+    silence = np.random.default_rng(0).normal(0, 1e-4, 8000).astype(np.float32)
+    parts = [
+        np.concatenate([silence, soundfile.read(an4 / "wav" / f"{n}.wav", dtype="float32")[0], silence]) for n in names
+    ]
+    recognizer = Recognizer.from_pretrained(packed, limits=BatchLimits(max_piece_s=5.0, batch_size=2))
+    whole = recognizer((np.concatenate(parts), 16000))
+    words = whole.text.split()
+    assert " ".join(words) == " ".join(BEST[name] for name in names)
+    assert whole.times is not None
+    starts = [start for start, _ in whole.times]
+    assert starts == sorted(starts)
+    last_part_s = (len(parts[0]) + len(parts[1])) / 16000
+    said = len(BEST["cen8-fcaw-b"])
+    assert starts[-said] >= last_part_s
+
+
+def test_alignment_of_a_given_text(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert asr_align.main([str(packed), "--data_dir", str(an4)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    said = {name: " ".join(line[4] for line in lines if line[0] == name) for name in BEST}
+    assert said == BEST
+    for name in BEST:
+        starts = [float(line[2]) for line in lines if line[0] == name]
+        assert starts == sorted(starts)
+    assert (
+        run(asr_align.main, [str(packed), "--audio", str(an4 / "wav" / "an253-fash-b.wav"), "--text", "GO" * 40]) == 1
+    )
+    assert "encoder frames can hold" in capsys.readouterr().err
+
+
+def test_a_packed_model_that_names_a_class_is_refused(
+    packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    foreign = tmp_path / "foreign"
+    shutil.copytree(packed, foreign)
+    config = (foreign / "config.yaml").read_text()
+    (foreign / "config.yaml").write_text(config.replace("encoder: conformer", "encoder: os:system"))
+    assert run(transcribe.main, [str(foreign), "a.wav"]) == 2
+    assert "--allow_import" in capsys.readouterr().err
+
+
+def test_a_packed_model_names_no_place_of_this_machine(packed: Path, an4: Path) -> None:
+    for path in packed.rglob("*.yaml"):
+        assert str(an4) not in path.read_text()
+        assert "output_dir" not in path.read_text()
+    assert {path.name for path in packed.iterdir()} == {"config.yaml", "decode.yaml", "lm", "model.safetensors"}
+
+
+def test_weights_of_another_model_are_named(an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    weights = torch.load(an4 / "asr_model.pth", weights_only=True)
+    weights["extra.weight"] = weights.pop("ctc.ctc_lo.weight")
+    torch.save(weights, tmp_path / "other.pth")
+    arguments = ["--output_dir", str(tmp_path / "out"), *data_of(an4, tmp_path)]
+    arguments += ["--asr_train_config", str(an4 / "asr_config.yaml"), "--asr_model_file", str(tmp_path / "other.pth")]
+    assert run(asr_inference.main, arguments) == 2
+    message = capsys.readouterr().err
+    assert "missing: ctc.ctc_lo.weight" in message
+    assert "unknown: extra.weight" in message
