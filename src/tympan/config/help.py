@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +22,14 @@ def help_text(options: Mapping[str, Option], *, prog: str, description: str | No
     general.add_argument("--help", action="store_true", help="show this text")
     general.add_argument("--config", metavar="FILE.yaml", help="options from a file; may be repeated, later ones win")
     general.add_argument("--print_config", action="store_true", help="print all options as YAML and stop")
-    groups: dict[str, Any] = {}
-    for item in options.values():
-        group = groups.get(item.extra.group) or parser.add_argument_group(item.extra.group)
-        groups[item.extra.group] = group
-        names = [item.name] if item.extra.positional else [item.flag, *filter(None, [item.extra.short])]
-        group.add_argument(*names, metavar=_metavar(item), help=_help(item))
+    groups: dict[str, list[Option]] = {}
+    for item in sorted(options.values(), key=lambda item: item.extra.not_yet is not None):
+        groups.setdefault(item.extra.group, []).append(item)
+    for title, members in groups.items():
+        group = parser.add_argument_group(title)
+        for item in members:
+            names = [item.name] if item.extra.positional else [item.flag, *filter(None, [item.extra.short])]
+            group.add_argument(*names, metavar=_metavar(item), help=_help(item))
     return parser.format_help()
 
 
@@ -39,7 +42,9 @@ def _metavar(item: Option) -> str:
         return item.flag
     if item.is_conf:
         return "KEY=VALUE"
-    return "NAME" if item.extra.registry is not None else describe(item.type).replace(" ", "")
+    if item.extra.registry is not None:
+        return "NAME"
+    return re.sub(r"list of ([^|]+)", r"\1 ...", describe(item.type)).replace(" | ", "|")
 
 
 def _help(item: Option) -> str:
@@ -57,5 +62,7 @@ def _show(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, tuple)):
-        return ", ".join(_show(item) if not isinstance(item, tuple) else ",".join(item) for item in value) or "none"
+        return (
+            ", ".join(",".join(map(str, item)) if isinstance(item, tuple) else _show(item) for item in value) or "none"
+        )
     return str(value)
