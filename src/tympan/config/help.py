@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
+import typing
 from collections.abc import Mapping
 from typing import Any
 
-from tympan.config.cast import describe
+from tympan.config.cast import describe, members_of
 from tympan.config.option import Option
 
 
@@ -44,7 +44,20 @@ def _metavar(item: Option) -> str:
         return "KEY=VALUE"
     if item.extra.registry is not None:
         return "NAME"
-    return re.sub(r"list of ([^|]+)", r"\1 ...", describe(item.type)).replace(" | ", "|")
+    return _form(item.type)
+
+
+def _form(wanted: Any) -> str:
+    """A type as one types its values."""
+    members = members_of(wanted)
+    if len(members) > 1:
+        return "|".join(_form(member) for member in members)
+    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is list:
+        return f"{_form(inner[0])}..."
+    if origin is tuple:
+        return ",".join(_form(member) for member in inner)
+    return describe(wanted).replace(" | ", "|")
 
 
 def _help(item: Option) -> str:
