@@ -62,9 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     total = TextScore(sum(score.nll for score in scores.values()), sum(score.tokens for score in scores.values()))
     _write(options, total, scores)
     if unknown:
-        logging.warning(
-            f"{unknown:,} of {total.tokens:,} tokens are outside the vocabulary: scored as unknown"
-        )
+        logging.warning(f"{unknown:,} of {total.tokens:,} tokens are outside the vocabulary: scored as unknown")
     print(f"perplexity {total.perplexity:.4f} ({len(scores):,} utterances, {total.tokens:,} tokens with their ends)")
     return 0
 
