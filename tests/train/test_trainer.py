@@ -7,10 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_asr import FeatureBatches, small_asr
 from tiny import IDENTITY, MemoryBatches, tiny_trainer, tiny_updater, weights
 
 from tympan.errors import UserError
+from tympan.runtime.comm import Solo
 from tympan.train.checkpoint import load_checkpoint
+from tympan.train.reporter import EpochReporter
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -121,6 +124,32 @@ def test_a_bad_utterance_is_named_and_skipped(tmp_path: Path, caplog: pytest.Log
     assert trainer.updater.skipped_total == 1
     assert all(torch.isfinite(tensor).all() for tensor in weights(trainer).values())
     assert torch.isfinite(torch.tensor(trainer.reporter.stats[1]["train"]["loss"]))
+
+
+def test_deferred_checks_skip_the_same_updates(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As on an accelerator, where the kernel decides and the host looks later."""
+    results = []
+    for defers in (False, True):
+        data = MemoryBatches([4, 4, 3, 4])
+        data.spoiled = {5: float("nan")}
+        trainer = tiny_trainer(tmp_path / str(defers), data=data, updater=tiny_updater(defers=defers))
+        with caplog.at_level(logging.WARNING):
+            trainer.fit()
+        assert trainer.updater.skipped_total == 2
+        results.append(weights(trainer))
+    assert same(*results)
+    assert caplog.text.count("utt5") == 4
+
+
+def test_a_skipped_step_leaves_the_statistics_alone(tmp_path: Path) -> None:
+    updater = tiny_updater(model=small_asr())
+    data = FeatureBatches([3, 3])
+    batches = list(data.build_iter(1))
+    batches[0].tensors["speech"][0, 0, 0] = float("nan")
+    updater.parallel.model.train()
+    updater.learn(batches, number=2, reporter=EpochReporter("train", 1, comm=Solo()))
+    assert updater.skipped_total == 1
+    assert all(torch.isfinite(tensor).all() for tensor in weights(updater).values())
 
 
 def test_too_many_in_a_row_stop_with_a_diagnosis(tmp_path: Path) -> None:

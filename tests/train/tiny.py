@@ -105,6 +105,7 @@ def tiny_updater(
     lr: float = 0.01,
     model: nn.Module | None = None,
     seed: int = 1,
+    defers: bool | None = None,
     **options: Any,
 ) -> Updater:
     set_all_seeds(seed)
@@ -127,6 +128,7 @@ def tiny_updater(
         comm=comm,
         device=device,
         options=UpdateOptions(**options),
+        defers=defers,
     )
 
 

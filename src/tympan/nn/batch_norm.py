@@ -60,6 +60,9 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         self.num_batches_tracked.add_(1)
         momentum = (0.0 if self.momentum is None else self.momentum) * (count > 0)
         unbiased = variance * (count / (count - 1.0).clamp(min=1.0))
+        # A step that is skipped because it is not finite must not stay behind in the statistics.
+        mean = torch.where(mean.isfinite(), mean, self.running_mean)
+        unbiased = torch.where(unbiased.isfinite(), unbiased, self.running_var)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum.to(self.running_var.dtype))
 

@@ -17,6 +17,10 @@ state is always float32: Adam's epsilon vanishes in float16.
 
 from __future__ import annotations
 
+import functools
+import logging
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -207,15 +211,43 @@ def _has_bfloat16(device_type: str) -> bool:
 
 
 def _try(precision: Precision) -> None:
-    """A product and a normalisation in the chosen format, before anything is built."""
+    """Products in the chosen format, before anything is built."""
     kind = precision.autocast or precision.weights
+    if precision.device_type == "cpu" and kind in (torch.float16, torch.bfloat16):
+        _try_on_cpu(precision.name, kind)
+        return
     try:
         a = torch.ones(2, 8, 8, dtype=kind, device=precision.device_type, requires_grad=True)
         with precision.forward_context():
-            convolved = nn.functional.conv1d(a @ a, torch.ones(8, 8, 1, dtype=kind, device=precision.device_type))
-            nn.functional.layer_norm(convolved, (8,)).float().sum().backward()  # type: ignore[no-untyped-call]
+            nn.functional.layer_norm(a @ a, (8,)).float().sum().backward()  # type: ignore[no-untyped-call]
     except (RuntimeError, TypeError) as error:
         raise UserError(
             f"--train_dtype {precision.name}: {precision.device_type} can't compute in {_name(kind)} "
             f"({str(error).splitlines()[0]}). Use --train_dtype bfloat16 or float32"
         ) from error
+
+
+def _try_on_cpu(name: str, kind: torch.dtype) -> None:
+    """In a process of its own: a processor that announces AMX and does not let it be used ends the process."""
+    if _survives(_name(kind), onednn=True):
+        return
+    if not _survives(_name(kind), onednn=False):
+        raise UserError(f"--train_dtype {name}: this CPU can't compute in {_name(kind)}. Use --train_dtype float32")
+    logging.warning(
+        "this processor faults on oneDNN's products in %s, so oneDNN is switched off for this run, which is slow; "
+        "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment may be faster",
+        _name(kind),
+    )
+    torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+
+
+@functools.cache
+def _survives(kind: str, *, onednn: bool) -> bool:
+    trial = (
+        f"import torch; torch.backends.mkldnn.enabled = {onednn}\n"
+        f"x, w = (torch.ones(64, 64, dtype=torch.{kind}, requires_grad=True) for _ in range(2))\n"
+        f"c = torch.ones(16, 64, 3, dtype=torch.{kind})\n"
+        "y = torch.nn.functional.conv1d(torch.nn.functional.linear(x, w).unsqueeze(0), c)\n"
+        "torch.nn.functional.layer_norm(y, y.shape[-1:]).float().sum().backward()\n"
+    )
+    return subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode == 0

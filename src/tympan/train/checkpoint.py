@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
+from tympan.train.reporter import Reporter
 
 NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"
@@ -86,6 +87,19 @@ def load_checkpoint(directory: Path, *, identity: Identity, model_state: Mapping
             "or start from an epoch's model with --init_param FILE"
         )
     return None
+
+
+def read_reporter(directory: Path) -> Reporter:
+    """The history of a run, from its newest whole checkpoint."""
+    for path in (directory / NAME, directory / PREVIOUS):
+        try:
+            content = _read(path)
+        except _Damaged:
+            continue
+        reporter = Reporter()
+        reporter.load_state_dict(content["reporter"])
+        return reporter
+    raise UserError(f"{directory} has no readable {NAME}, which holds the values of each epoch")
 
 
 def set_aside(directory: Path) -> None:

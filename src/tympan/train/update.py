@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -32,6 +32,22 @@ class UpdateOptions:
     max_skipped_steps: int = 20
 
 
+READ_EVERY = 16
+"""Updates between looks at whether they were finite, where looking would make the host wait for the device."""
+
+
+@dataclass
+class _Group:
+    """The batches of one update."""
+
+    seen: list[tuple[str, ...]] = field(default_factory=list)
+    values: list[Tensor] = field(default_factory=list)
+    batches: list[Batch] = field(default_factory=list)
+    """Kept only for an optimiser that asks for them again."""
+    scale: Tensor | None = None
+    """What turns the sum of weighted gradients into their mean."""
+
+
 class Updater:
     """Model, optimiser, schedule and precision as one thing that learns from a group of batches."""
 
@@ -46,7 +62,9 @@ class Updater:
         comm: Comm,
         device: torch.device,
         options: UpdateOptions,
+        defers: bool | None = None,
     ) -> None:
+        """`defers` reads only now and then whether updates were finite; None does so on accelerators."""
         self.parallel = parallel
         self.optimizer = optimizer
         self.scheduler = scheduler
@@ -59,6 +77,12 @@ class Updater:
         self.updates = 0
         self.skipped_in_a_row = 0
         self.skipped_total = 0
+        self._unread: list[tuple[_Group, Tensor]] = []
+        self._repeats = isinstance(optimizer, torch.optim.LBFGS)
+        if self._repeats and self.scaler.is_enabled:
+            raise UserError("--optim lbfgs has no loss scaling: use --train_dtype float32 or bfloat16")
+        is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not self.scaler.is_enabled
+        self._defers = is_fused and (device.type != "cpu" if defers is None else defers)
         self._inputs = frozenset(inspect.signature(parallel.module.forward).parameters)
 
     def learn(self, batches: Iterable[Batch], *, number: int, reporter: EpochReporter) -> None:
@@ -68,8 +92,13 @@ class Updater:
         exact for a loss of one term and for terms that are counted in utterances; where one term is counted in tokens
         and another in utterances, batches weigh by utterances.
         """
-        iterator = iter(batches)
-        seen, values = [], []
+        group = self._accumulate(iter(batches), number=number, reporter=reporter)
+        with reporter.measure("optim_step_time"):
+            self._apply(group, reporter)
+
+    def _accumulate(self, iterator: Iterator[Batch], *, number: int, reporter: EpochReporter) -> _Group:
+        """Gradients of the next `number` batches, added up."""
+        group = _Group()
         first_weight: Tensor | None = None
         group_weight: Tensor | None = None
         for index in range(number):
@@ -88,13 +117,16 @@ class Updater:
                 with reporter.measure("backward_time"):
                     # torch averages gradients over ranks; each rank holds its share of one sum
                     self.scaler.scale(value * (weight / first_weight) * self.comm.size).backward()  # type: ignore[no-untyped-call]
-            seen.append(batch.ids)
-            values.append(value.detach())
+            group.seen.append(batch.ids)
+            group.values.append(value.detach())
+            if self._repeats:
+                group.batches.append(batch)
             reporter.batches += 1
-        assert first_weight is not None
-        assert group_weight is not None
-        with reporter.measure("optim_step_time"):
-            self._apply(first_weight / group_weight if number > 1 else None, reporter, seen=seen, values=values)
+        if number > 1:
+            assert first_weight is not None
+            assert group_weight is not None
+            group.scale = first_weight / group_weight
+        return group
 
     def learning_rates(self) -> list[float]:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -107,51 +139,86 @@ class Updater:
         with self.parallel.holding(share > 0), self.precision.forward_context():
             return model(**{name: tensor for name, tensor in tensors.items() if name in self._inputs}), share
 
-    def _apply(
-        self,
-        group_scale: Tensor | None,
-        reporter: EpochReporter,
-        *,
-        seen: Sequence[tuple[str, ...]],
-        values: Sequence[Tensor],
-    ) -> None:
-        self.masters.take_gradients()
-        parameters = [parameter for parameter in self.masters.masters if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    def check(self) -> None:
+        """Look at the updates whose finiteness has not been read yet; the same ones on every rank."""
+        unread, self._unread = self._unread, []
+        for group, norm in unread:
+            if torch.isfinite(norm).item():
+                self.skipped_in_a_row = 0
+            else:
+                self._skip(norm, group)
+
+    def _apply(self, group: _Group, reporter: EpochReporter) -> None:
         scale = self.scaler.value
-        if self.scaler.is_enabled:
-            self.scaler.unscale(self.optimizer)
-        if group_scale is not None:
-            torch._foreach_mul_(gradients, group_scale.to(gradients[0].dtype))
-        if self.options.grad_noise:
-            add_gradient_noise(gradients, self.updates)
-        norm = self.parallel.clip_gradients(
-            parameters, max_norm=self.options.grad_clip, norm_type=self.options.grad_clip_type
-        )
+        norm = self._gradient_norm(group)
         self.updates += 1
-        if torch.isfinite(norm).item():
-            self.skipped_in_a_row = 0
+        self._unread.append((group, norm))
+        is_done = self._defers
+        if self._defers:
+            # The fused kernel itself leaves the weights alone where this is 1, so the host need not know yet
+            self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
+            self.optimizer.step()
+        elif torch.isfinite(norm).item():
+            self._step(group)
+            is_done = True
+        if is_done:
             one = torch.ones_like(norm)
             clipped = torch.where(norm > self.options.grad_clip, 100.0 * one, 0.0 * one)
             reporter.register({"grad_norm": Stat(norm, one), "clip": Stat(clipped, one)})
             reporter.register_value("loss_scale", scale)
-            self.optimizer.step()
-            self.masters.write_back()
             for index, lr in enumerate(self.learning_rates()):
                 reporter.register_value(f"optim0_lr{index}", lr)
             if self.scheduler is not None and "batch" in moments(self.scheduler):
                 self.scheduler.step()
-        else:
-            self._skip(norm, seen=seen, values=values)
+        if not self._defers or len(self._unread) >= READ_EVERY:
+            self.check()
         self.scaler.update()
+        self._forget_gradients()
+
+    def _gradient_norm(self, group: _Group) -> Tensor:
+        """Unscale, weigh, disturb and clip the gradients, in place; the norm before clipping."""
+        self.masters.take_gradients()
+        parameters = [parameter for parameter in self.masters.masters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        if self.scaler.is_enabled:
+            self.scaler.unscale(self.optimizer)
+        if group.scale is not None:
+            torch._foreach_mul_(gradients, group.scale.to(gradients[0].dtype))
+        if self.options.grad_noise:
+            add_gradient_noise(gradients, self.updates)
+        return self.parallel.clip_gradients(
+            parameters, max_norm=self.options.grad_clip, norm_type=self.options.grad_clip_type
+        )
+
+    def _step(self, group: _Group) -> None:
+        if not self._repeats:
+            self.optimizer.step()
+            self.masters.write_back()
+            return
+        generator = torch.get_rng_state()
+
+        def again() -> Tensor:
+            """L-BFGS looks at the same batches several times: with the same dropout."""
+            torch.set_rng_state(generator)
+            self._forget_gradients()
+            unseen = EpochReporter("again", 0, comm=self.comm)
+            repeated = self._accumulate(iter(group.batches), number=len(group.batches), reporter=unseen)
+            self._gradient_norm(repeated)
+            return self.comm.sum(torch.stack(repeated.values).mean())
+
+        self.optimizer.step(again)  # type: ignore[arg-type]
+        self.masters.write_back()
+
+    def _forget_gradients(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
         for weight in self.masters.weights:
             weight.grad = None
 
-    def _skip(self, norm: Tensor, *, seen: Sequence[tuple[str, ...]], values: Sequence[Tensor]) -> None:
-        bad = [ids for ids, value in zip(seen, values, strict=True) if not torch.isfinite(value).item()]
+    def _skip(self, norm: Tensor, group: _Group) -> None:
+        pairs = zip(group.seen, group.values, strict=True)
+        bad = [ids for ids, value in pairs if not torch.isfinite(value).item()]
         what = "loss" if self.comm.any(bool(bad)) else "gradient"
-        names = self.comm.gather([name for ids in (bad if what == "loss" else seen) for name in ids])
+        names = self.comm.gather([name for ids in (bad if what == "loss" else group.seen) for name in ids])
         # A dynamic loss scale finds its range by overflowing: that is its work, not the data's fault
         if self.scaler.is_dynamic and what == "gradient" and self.scaler.value > 1.0:
             logging.info(
@@ -189,6 +256,7 @@ class Updater:
 
     def state_dict(self) -> dict[str, Any]:
         """Optimiser, schedule, loss scale, master weights and counters, in full on every rank."""
+        self.check()
         return {
             "optimizers": [self.parallel.full_optimizer_state(self.optimizer)],
             "schedulers": [None if self.scheduler is None else _scheduler_state(self.scheduler)],

@@ -1,0 +1,83 @@
+"""Run a finished training again and say whether the result is identical."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tympan.config import argument, option, parse_args
+from tympan.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    exp_dir: Path = argument(help="directory of a finished training run")
+    output_dir: Path | None = option(None, help="where to train again; null is a temporary directory")
+    nproc: int | None = option(None, help="processes; null is as many as the run had")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan reproduce", description=__doc__)
+    from tympan.train.manifest import NAME, file_fingerprint, read_manifest, versions
+
+    if not (options.exp_dir / NAME).is_file():
+        raise UserError(f"{options.exp_dir} has no {NAME}: it is no directory of a run trained with tympan")
+    manifest = read_manifest(options.exp_dir)
+    if "weights_sha256" not in manifest:
+        raise UserError(f"{options.exp_dir}: the run has not finished; there is nothing to compare with")
+    for line in _changes(manifest, versions(), {path: file_fingerprint(Path(path)) for path in manifest["data"]}):
+        print(f"differs from then: {line}")
+    with tempfile.TemporaryDirectory(prefix="tympan-reproduce-") as temporary:
+        output = options.output_dir or Path(temporary)
+        _train_again(options, manifest, output)
+        return _compare(manifest, read_manifest(output))
+
+
+def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> None:
+    processes = options.nproc or manifest["processes"]
+    command = [sys.executable, "-m", f"tympan.bin.{manifest['kind']}_train"]
+    command += ["--config", str((options.exp_dir / "config.yaml").resolve()), "--output_dir", str(output.resolve())]
+    command += ["--resume", "false"]
+    if manifest["device"].startswith("cpu"):
+        command += ["--nproc", str(processes)]
+    threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(manifest["threads"])}
+    done = subprocess.run(command, cwd=manifest["directory"], env={**os.environ, **threads})
+    if done.returncode != 0:
+        raise UserError(f"training again ended with exit code {done.returncode}: {output}/train.log says more")
+
+
+def _changes(manifest: dict[str, Any], now: dict[str, str], data: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{name}: {then} then, {now.get(name)} now"
+        for name, then in manifest["versions"].items()
+        if now.get(name) != then
+    ]
+    return lines + [f"data file {path}" for path, then in manifest["data"].items() if data[path] != then]
+
+
+def _compare(then: dict[str, Any], now: dict[str, Any]) -> int:
+    different = [name for name, digest in then["weights_sha256"].items() if now["weights_sha256"].get(name) != digest]
+    if not different:
+        print(f"identical: all {len(then['weights_sha256'])} models have the same bits")
+        return 0
+    print(f"not identical: {len(different)} of {len(then['weights_sha256'])} models differ ({', '.join(different)})")
+    for epoch, parts in then["epochs"].items():
+        again = now["epochs"].get(epoch, {})
+        for phase in ("train", "valid"):
+            a, b = parts.get(phase, {}).get("loss"), again.get(phase, {}).get("loss")
+            if a != b:
+                print(f"first difference: epoch {epoch}, {phase} loss {a} then, {b} now")
+                return 1
+    return 1
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

@@ -1,0 +1,99 @@
+"""Checkpoints: whole or not taken, refused for another training, fallen back from when damaged."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tympan.errors import UserError
+from tympan.train.checkpoint import Identity, changed_options, load_checkpoint, save_checkpoint, set_aside
+
+MODEL = {"w": torch.ones(2, 3), "b": torch.zeros(3)}
+IDENTITY = Identity(kind="asr", optim="adam", scheduler=None, tokens=("<blank>", "a", "<sos/eos>"), options={"lr": 1})
+
+
+def state(step: int) -> dict:
+    return {"model": MODEL, "position": {"epoch": 1, "step": step}, "reporter": {"stats": {}}}
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    save_checkpoint(tmp_path, state(1), identity=IDENTITY)
+    save_checkpoint(tmp_path, state(2), identity=IDENTITY)
+    return tmp_path
+
+
+def test_the_newest_is_taken_and_the_one_before_kept(saved: Path) -> None:
+    content = load_checkpoint(saved, identity=IDENTITY, model_state=MODEL)
+    assert content is not None
+    assert content["position"]["step"] == 2
+    assert torch.load(saved / "checkpoint.prev.pth", weights_only=True)["position"]["step"] == 1
+    assert sorted(path.name for path in saved.iterdir()) == ["checkpoint.prev.pth", "checkpoint.pth"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty"])
+def test_a_damaged_newest_falls_back_with_a_warning(saved: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    path = saved / "checkpoint.pth"
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[content.index(b"\x00\x00\x80\x3f")] ^= 0xFF  # inside the ones of `w`
+    path.write_bytes({"cut": content[: len(content) // 2], "flipped": content, "empty": b""}[damage])
+    with caplog.at_level(logging.WARNING):
+        loaded = load_checkpoint(saved, identity=IDENTITY, model_state=MODEL)
+    assert loaded is not None
+    assert loaded["position"]["step"] == 1
+    assert "damaged" in caplog.text
+
+
+def test_both_damaged_is_said(saved: Path) -> None:
+    for name in ("checkpoint.pth", "checkpoint.prev.pth"):
+        (saved / name).write_bytes(b"PK")
+    with pytest.raises(UserError, match="no checkpoint can be read"):
+        load_checkpoint(saved, identity=IDENTITY, model_state=MODEL)
+
+
+def test_none_is_none(tmp_path: Path) -> None:
+    assert load_checkpoint(tmp_path, identity=IDENTITY, model_state=MODEL) is None
+
+
+@pytest.mark.parametrize(
+    ("identity", "model", "message"),
+    [
+        (replace(IDENTITY, kind="lm"), MODEL, "kind: asr in the checkpoint, lm here"),
+        (replace(IDENTITY, optim="sgd"), MODEL, "optim: adam in the checkpoint, sgd here"),
+        (replace(IDENTITY, tokens=("<blank>", "b", "<sos/eos>")), MODEL, "number 1: 'a' there, 'b' here"),
+        (IDENTITY, {**MODEL, "w": torch.ones(4, 3)}, r"weight w: \(2, 3\) in the checkpoint, \(4, 3\) here"),
+        (IDENTITY, {"w": MODEL["w"]}, "weight b: only in the checkpoint"),
+    ],
+)
+def test_another_training_is_refused_with_the_difference(
+    saved: Path, identity: Identity, model: dict, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        load_checkpoint(saved, identity=identity, model_state=model)
+
+
+def test_changed_options_are_listed(saved: Path) -> None:
+    content = load_checkpoint(saved, identity=IDENTITY, model_state=MODEL)
+    assert content is not None
+    assert changed_options(content, replace(IDENTITY, options={"lr": 2})) == ["lr: 1 -> 2"]
+
+
+def test_loading_runs_no_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"position": Evil()}, tmp_path / "checkpoint.pth")
+    with pytest.raises(UserError, match="no checkpoint can be read"):
+        load_checkpoint(tmp_path, identity=IDENTITY, model_state=MODEL)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_fresh_run_sets_an_old_state_aside(saved: Path) -> None:
+    set_aside(saved)
+    assert [path.name for path in saved.iterdir()] == ["checkpoint.replaced.pth"]
