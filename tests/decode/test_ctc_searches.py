@@ -34,8 +34,8 @@ def all_paths(log_probs: torch.Tensor) -> list[tuple[tuple[int, ...], float]]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_prefix_search_with_a_wide_beam_is_exact(seed: int) -> None:
-    batch = toy_batch([5, 3, 6], vocab=VOCAB, seed=seed)
-    for row, found in enumerate(ctc_prefix_beam_search(batch, beam_size=1500, blank_id=0)):
+    batch = toy_batch([4, 3, 5], vocab=VOCAB, seed=seed)
+    for row, found in enumerate(ctc_prefix_beam_search(batch, beam_size=400, blank_id=0)):
         totals: defaultdict[tuple[int, ...], float] = defaultdict(float)
         for path, score in all_paths(batch.log_probs[row, : batch.lengths[row]]):
             totals[collapse(path)] += np.exp(score)

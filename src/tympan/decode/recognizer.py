@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tympan.data.audio import read_audio, resample
-from tympan.decode.alignment import Aligned, align_tokens
+from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
 from tympan.decode.ended import Ended
 from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
@@ -224,8 +224,8 @@ class Recognizer:
             token_ids=ended.token_ids,
             score=ended.score,
             scores=ended.scores,
-            times=aligned and tuple((round(t.start * shift, 3), round(t.end * shift, 3)) for t in aligned.tokens),
-            token_confidences=aligned and tuple(token.confidence for token in aligned.tokens),
+            times=None if aligned is None else tuple(_seconds(token, shift) for token in aligned.tokens),
+            token_confidences=None if aligned is None else tuple(token.confidence for token in aligned.tokens),
         )
 
     def _joined(self, parts: dict[int, list[Hypothesis]]) -> list[Hypothesis]:
@@ -233,6 +233,10 @@ class Recognizer:
             return next(iter(parts.values()))
         pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
         return [join_pieces(pieces, separator=self.loaded.separator)]
+
+
+def _seconds(token: AlignedToken, frame_shift_s: float) -> tuple[float, float]:
+    return round(token.start * frame_shift_s, 3), round(token.end * frame_shift_s, 3)
 
 
 def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,90 @@
+"""A model trained on stored features hears audio through the recipe of those features."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tympan.data.audio import Audio
+from tympan.decode.load import LoadedModel
+from tympan.decode.recognizer import Recognizer
+from tympan.decode.settings import DecodeSettings
+from tympan.decode.speech_input import FeatureRecipe, SpeechInput
+from tympan.errors import UserError
+from tympan.features.cmvn import cmvn_stats, write_stats
+from tympan.features.extractor import FeatureOptions, compute_features, save_options
+from tympan.features.fbank import FbankOptions
+from tympan.text.tokenizer import build_tokenizer
+from tympan.text.vocabulary import Vocabulary
+
+SAMPLES = np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> FeatureRecipe:
+    options = FeatureOptions("fbank", fbank=FbankOptions(num_mel_bins=20, dither=1.0), do_delta=True)
+    save_options(tmp_path / "features.yaml", options, cmvn="cmvn.ark")
+    plain = FeatureOptions("fbank", fbank=FbankOptions(num_mel_bins=20, dither=0.0))
+    features = compute_features(Audio(SAMPLES, 16000), plain, utterance="any")
+    write_stats(tmp_path / "cmvn.ark", cmvn_stats([features]))
+    return FeatureRecipe(tmp_path / "features.yaml")
+
+
+def test_features_are_normalised_and_without_chance(recipe: FeatureRecipe) -> None:
+    features = recipe(SAMPLES)
+    assert features.shape == (98, 60)
+    np.testing.assert_array_equal(features, recipe(SAMPLES))
+    np.testing.assert_allclose(features[:, :20].mean(0), 0.0, atol=1e-4)
+    np.testing.assert_allclose(features[:, :20].std(0), 1.0, atol=1e-3)
+
+
+class FramesModel(torch.nn.Module):
+    """Stands for a model without a frontend: the encoder's output is the features, halved in time."""
+
+    frontend = decoder = None
+    sos = eos = vocab_size = 60
+    blank_id = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ctc = torch.nn.Module()
+        self.ctc.log_softmax = lambda out: out.log_softmax(-1)
+
+    def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
+        return lengths // 2
+
+    def encode(self, speech: torch.Tensor, lengths: torch.Tensor) -> object:
+        from tympan.models.encoder.output import EncoderOutput
+
+        return EncoderOutput(speech[:, 1::2], lengths // 2)
+
+
+def recognizer(recipe: FeatureRecipe | None) -> Recognizer:
+    tokens = ["<blank>", "<unk>", *(chr(0x4E00 + i) for i in range(57)), "<sos/eos>"]
+    loaded = LoadedModel(
+        model=FramesModel(),
+        vocabulary=Vocabulary(tokens),
+        tokenizer=build_tokenizer("char"),
+        input=SpeechInput(rate=16000, frame_shift_s=0.02, recipe=recipe, wants_features=True),
+        device=torch.device("cpu"),
+        dtype=torch.float32,
+    )
+    return Recognizer(loaded, DecodeSettings(search="ctc_greedy"))
+
+
+def test_audio_and_its_stored_features_give_the_same(recipe: FeatureRecipe) -> None:
+    listener = recognizer(recipe)
+    ((heard,),) = listener.decode([SAMPLES])
+    ((read,),) = listener.decode([recipe(SAMPLES)])
+    assert heard == read
+    assert heard.tokens
+    assert heard.times is not None
+    assert heard.times[-1][1] <= 1.0
+
+
+def test_without_the_recipe_audio_is_refused() -> None:
+    with pytest.raises(UserError, match=r"features\.yaml"):
+        recognizer(None).decode([SAMPLES])
