@@ -1,0 +1,148 @@
+"""Run the same work with ESPnet2 and with Tympan, in one go, and print the ratios.
+
+usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup] [--steps N]
+
+ESPnet lives in an environment of its own (`--setup` makes it: torch first, the package without its dependencies, then
+what its imports ask for). torchaudio is imported by ESPnet even where it is not used, and PyPI has no CPU build, so an
+empty stand-in is put on its path. Both tools load the same random weights of the AISHELL size, the same batch and the
+same utterances; each runs alone, one after the other, on two threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+HERE = Path(__file__).resolve().parent
+ESPNET = "espnet==202511"
+IMPORTED_BY_ESPNET = (
+    "numpy typeguard einops PyYAML humanfriendly torch_complex librosa kaldiio sentencepiece tensorboard matplotlib "
+    "configargparse editdistance jiwer opt_einsum hydra-core omegaconf h5py g2p_en jamo unidecode jaconv "
+    "ci_sdr fast_bss_eval"
+)
+TORCHAUDIO_STAND_IN = """
+import importlib.abc, importlib.machinery, sys, types
+
+
+def __getattr__(name):
+    if name.startswith("__"):
+        raise AttributeError(name)
+    return object
+
+
+class Empty(types.ModuleType):
+    __getattr__ = staticmethod(__getattr__)
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def find_spec(self, name, path=None, target=None):
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if name.startswith("torchaudio.") else None
+
+    def create_module(self, spec):
+        return Empty(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+sys.meta_path.append(Finder())
+__version__ = "0.0"
+"""
+RATE = 16000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", type=Path, required=True, help="ESPnet's virtual environment")
+    parser.add_argument("--work", type=Path, default=Path("exp/peer"), help="where weights and inputs are put")
+    parser.add_argument("--setup", action="store_true", help="make the environment first")
+    parser.add_argument("--steps", default="5", help="training steps to time")
+    options = parser.parse_args()
+    if options.setup:
+        set_up(options.env)
+    python = options.env / "bin" / "python"
+    if not python.exists():
+        print(f"no ESPnet in {options.env}: the ratio column stays empty (make it with --setup)")
+        return
+    write_inputs(options.work)
+    peer = [str(python), str(HERE / "peer_worker.py")]
+    ours = [sys.executable, str(HERE / "tympan_worker.py")]
+    run([*peer, "model", str(options.work)], options.work)
+    work = str(options.work)
+    rows = [
+        (
+            "training step, audio s/s",
+            "audio_s_per_s",
+            [*peer, "train_step", work, options.steps],
+            [*ours, "train_step", work, options.steps],
+        ),
+        ("decoding, one by one, RTF", "rtf", [*peer, "decode", work], [*ours, "decode", work, "1"]),
+        ("decoding, batch of ten, RTF", "rtf", None, [*ours, "decode", work, "10"]),
+    ]
+    print(f"{'work':<30} {'ESPnet2':>10} {'Tympan':>10} {'ratio':>7}")
+    before: dict = {}
+    for name, key, peer_command, our_command in rows:
+        before = run(peer_command, options.work) if peer_command else before
+        now = run(our_command, options.work)
+        ratio = now[key] / before[key] if key == "audio_s_per_s" else before[key] / now[key]
+        print(f"{name:<30} {before[key]:>10.3f} {now[key]:>10.3f} {ratio:>6.2f}x", flush=True)
+        if "hypotheses" in now:
+            same = sum(now["hypotheses"][u]["ids"] == before["hypotheses"][u]["ids"] for u in before["hypotheses"])
+            print(f"{'':<30} the same hypothesis for {same} of {len(before['hypotheses'])} utterances")
+
+
+def set_up(env: Path) -> None:
+    """ESPnet's own installation, as its training needs it today."""
+    pip = [str(env / "bin" / "pip"), "install", "-q"]
+    subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
+    subprocess.run([*pip, "torch==2.13.0"], check=True)
+    subprocess.run([*pip, "--no-deps", ESPNET, "espnet_tts_frontend"], check=True)
+    subprocess.run([*pip, *IMPORTED_BY_ESPNET.split()], check=True)
+
+
+def run(command: list[str], work: Path) -> dict:
+    stand_in = work / "stand_in" / "torchaudio"
+    stand_in.mkdir(parents=True, exist_ok=True)
+    (stand_in / "__init__.py").write_text(TORCHAUDIO_STAND_IN)
+    environment = os.environ | {"OMP_NUM_THREADS": "2"}
+    if command[1].endswith("peer_worker.py"):
+        environment["PYTHONPATH"] = str(stand_in.parent.resolve())
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    results = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    if done.returncode or not results:
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr[-3000:]}")
+    result: dict = json.loads(results[-1].removeprefix("RESULT "))
+    return result
+
+
+def write_inputs(work: Path) -> None:
+    """The AISHELL recipe's sizes, a batch of 8 x 5 s with 14 characters each, ten utterances of 3 to 10 s."""
+    work.mkdir(parents=True, exist_ok=True)
+    tokens = ["<blank>", "<unk>", *(chr(0x4E00 + n) for n in range(4230)), "<sos/eos>"]
+    settings = yaml.safe_load((HERE / "peer_settings.yaml").read_text(encoding="utf-8"))
+    (work / "decode.yaml").write_text(yaml.safe_dump(settings.pop("decode")))
+    (work / "settings.yaml").write_text(
+        yaml.safe_dump(settings | {"token_list": tokens}, allow_unicode=True), encoding="utf-8"
+    )
+    rng = np.random.default_rng(0)
+    np.savez(
+        work / "batch.npz",
+        speech=(0.1 * rng.standard_normal((8, 5 * RATE))).astype(np.float32),
+        speech_lengths=np.full(8, 5 * RATE),
+        text=rng.integers(2, len(tokens) - 1, (8, 14)),
+        text_lengths=np.full(8, 14),
+    )
+    durations = np.linspace(3, 10, 10)
+    noise = {f"u{n}": (0.1 * rng.standard_normal(int(RATE * s))).astype(np.float32) for n, s in enumerate(durations)}
+    np.savez(work / "utterances.npz", **noise)
+
+
+if __name__ == "__main__":
+    main()
