@@ -25,8 +25,8 @@ def test_print_config_fed_back_prints_itself(command: str, tmp_path: Path) -> No
     assert again.stderr == ""
 
 
-@pytest.mark.parametrize("command", ["asr_train", "lm_train"])
-def test_mistakes_end_with_code_2_and_no_traceback(command: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("command", "more"), [("asr_train", ["--decoder", "transformer"]), ("lm_train", [])])
+def test_mistakes_end_with_code_2_and_no_traceback(command: str, more: list[str], tmp_path: Path) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("max_epoch: many\noptim: adam\noptim_conf: {beta: [0, 1]}\n", encoding="utf-8")
     done = start(

@@ -106,6 +106,13 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--elastic", "4:2"], "--elastic: wants MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '4:2'"),
         (["--use_amp", "true", "--train_dtype", "O2"], "--use_amp: excludes train_dtype O2"),
         (["--decoder", "none"], "--decoder: is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found 0.5"),
+        (["--max_batch_size", "2", "--min_batch_size", "3"], "--max_batch_size: 2 is below min_batch_size, which is 3"),
+        (["--write_collected_feats", "true"], "--write_collected_feats: needs --collect_stats true"),
+        (
+            ["--exclude_weight_decay_conf", "bias=true"],
+            "--exclude_weight_decay_conf: needs --exclude_weight_decay true",
+        ),
+        (["--train_data_path_and_name_and_type", "t,text,text"], "--token_type: bpe needs --bpemodel"),
         (["--frontend", "none"], "--frontend: is null, so --input_size must say"),
         (["--normalize", "global_mvn"], "--normalize_conf: the normalize 'global_mvn' needs the key 'stats_file'"),
         (["--scheduler", "steplr"], "--scheduler_conf: the scheduler 'steplr' needs the key 'step_size'"),
@@ -119,6 +126,17 @@ def test_mistakes(argv: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         parse(*argv)
     assert message in str(caught.value)
+
+
+def test_conflicts_are_told_with_the_rest_but_not_for_options_that_are_wrong_anyway() -> None:
+    with pytest.raises(UserError) as caught:
+        parse("--decoder", "transformr", "--batch_size", "0", "--device", "cpu", "--ngpu", "1")
+    assert [line.split(": ")[0] for line in str(caught.value).splitlines()] == [
+        "3 mistakes:",
+        "  --decoder",
+        "  --batch_size",
+        "  --ngpu",
+    ]
 
 
 def test_all_mistakes_together() -> None:

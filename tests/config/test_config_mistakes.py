@@ -33,7 +33,7 @@ def mistakes(*argv: str) -> str:
         (["--mode", "fats"], "--mode: wants fast | slow, found 'fats' (text)"),
         (["--mode", "warp"], "--mode: ESPnet2 has 'warp', Tympan does not have it yet; use 'fast'"),
         (["--later", "8"], "--later: ESPnet2 has this option, Tympan does not have it yet; use --number"),
-        (["--pair", "a"], "--pair: wants text,text, found ['a'] (a list)"),
+        (["--pair", "a"], "--pair: wants text,text, found 'a' (text)"),
         (
             ["--thing", "smal"],
             "--thing: there is no thing 'smal'. Did you mean 'small'? "
@@ -80,6 +80,11 @@ def mistakes(*argv: str) -> str:
         (
             ["--single_conf", "redcue=false"],
             "--single_conf redcue: the single has no key 'redcue'. Did you mean 'reduce'?",
+        ),
+        (
+            ["--free_conf", "{a: [1"],
+            "--free_conf: text:1:7: not valid YAML: while parsing a flow sequence, expected ',' or ']', "
+            "but got '<stream end>'",
         ),
         (["--config"], "--config: a YAML file must follow"),
         (["--config", "/no/such.yaml"], "/no/such.yaml: cannot be read: No such file or directory"),

@@ -112,7 +112,7 @@ def test_file(tmp_path: Path, text: str, name: str, expected: Any) -> None:
         (True, str, "wants text, found true"),
         ([1, "x"], list[int], "wants int, found 'x' (text)"),
         ({"a": 1}, list[int], "wants list of int, found {'a': 1} (a mapping)"),
-        ("a,b", tuple[str, str, str], "wants text,text,text, found ['a', 'b'] (a list)"),
+        ("a,b", tuple[str, str, str], "wants text,text,text, found 'a,b' (text)"),
         ("c", Literal["a", "b"], "wants a | b, found 'c' (text)"),
         ("x", float | None, "wants float | null, found 'x' (text)"),
     ],

@@ -106,12 +106,13 @@ def _cast_list(value: Any, wanted: Any, item_type: Any) -> list[Any]:
 
 def _cast_tuple(value: Any, wanted: Any, members: tuple[Any, ...]) -> tuple[Any, ...]:
     """ESPnet2's `path,name,type`: the path may have commas of its own, so the split is from the right."""
+    parts = value
     if isinstance(value, str):
-        value = value.strip().removeprefix("(").removesuffix(")").rsplit(",", len(members) - 1)
-        value = [item.strip() for item in value]
-    if not isinstance(value, (list, tuple)) or len(value) != len(members):
+        words = value.strip().removeprefix("(").removesuffix(")").rsplit(",", len(members) - 1)
+        parts = [word.strip() for word in words]
+    if not isinstance(parts, (list, tuple)) or len(parts) != len(members):
         raise _refusal(value, wanted)
-    return tuple(cast(item, member) for item, member in zip(value, members, strict=True))
+    return tuple(cast(item, member) for item, member in zip(parts, members, strict=True))
 
 
 def _cast_scalar(value: Any, wanted: Any) -> Any:

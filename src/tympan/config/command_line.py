@@ -170,7 +170,7 @@ def _read_conf(option: Option, texts: list[str]) -> dict[str, Any]:
             continue
         key, is_pair, value = text.partition("=")
         if not is_pair or text.lstrip().startswith("{"):
-            mapping = parse_yaml(text, option.flag).value
+            mapping = parse_yaml(text, "text").value
             if not isinstance(mapping, dict):
                 raise UserError(f"wants key=value or \"{{key: value}}\", found '{text}'")
         else:

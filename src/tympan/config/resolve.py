@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,7 +17,6 @@ from tympan.errors import UserError
 
 Schema = TypeVar("Schema")
 KeyPath = tuple[str, ...]
-Where = Callable[[str], str]
 
 
 @dataclass(frozen=True)
@@ -26,6 +25,14 @@ class Layer:
 
     values: Mapping[str, Any]
     where: Callable[[KeyPath], str]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Options that do not go together; the first one is where it is told."""
+
+    names: tuple[str, ...]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +47,7 @@ class Rules:
     translate: Callable[[Document], Document] | None = None
     ignored: frozenset[str] = frozenset()
     lacking: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    check: Callable[[Mapping[str, Any], Where, Mistakes], None] | None = None
+    check: Callable[[Mapping[str, Any]], Iterable[Conflict]] | None = None
 
 
 PLAIN = Rules()
@@ -72,22 +79,34 @@ class _Resolver:
         self.given: dict[str, Any] = {}
         self.origin: dict[KeyPath, str] = {}
         self.values: dict[str, Any] = {}
+        self.wrong: set[str] = set()
         for layer in layers:
             self._add(layer)
 
     def run(self) -> dict[str, Any]:
         for option in self.options.values():
             if not option.is_conf:
-                self.values[option.name] = self._value(option)
+                self.values[option.name] = self._watched(option, self._value)
         for option in self.options.values():
             if option.is_conf:
-                self.values[option.name] = self._conf(option)
+                self.values[option.name] = self._watched(option, self._conf)
             if self.is_complete and self.values[option.name] is REQUIRED:
                 self.mistakes.add("", f"{option.flag} must be given ({option.extra.help})")
-        if self.is_complete and self.rules.check is not None and not self.mistakes.found:
-            self.rules.check(self.values, self._where, self.mistakes)
+        if self.is_complete and self.rules.check is not None:
+            for conflict in self.rules.check(self.values):
+                # An option that is wrong by itself stands at its default here: no ground for a second mistake.
+                if not self.wrong.intersection(conflict.names):
+                    self.mistakes.add(self._where(conflict.names[0]), conflict.text)
         self.mistakes.check()
         return {name: self.values[name] for name in self.options}
+
+    def _watched(self, option: Option, resolve_one: Callable[[Option], Any]) -> Any:
+        """Resolve one option and remember whether it was wrong."""
+        before = len(self.mistakes.found)
+        value = resolve_one(option)
+        if len(self.mistakes.found) > before:
+            self.wrong.add(option.name)
+        return value
 
     def _where(self, *path: str) -> str:
         """The place of an option or a key in it, named unless the place itself names it."""
