@@ -104,7 +104,7 @@ class DefaultFrontend(nn.Module):
             onesided=True,
             return_complex=True,
         )
-        return torch.view_as_real(spectrum).square().sum(-1).transpose(1, 2)
+        return torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag).transpose(1, 2)
 
 
 class LogMel(nn.Module):

@@ -1,21 +1,21 @@
 """Dropout that is cheap on a CPU.
 
 torch draws one Bernoulli variable an element there, in one thread: more time than the matrix product before it.
-Here every 64-bit draw of the same generator decides four elements with 16 bits each. The rate is exact to 1/65536
-and the scale is that of the rounded rate, so the expectation is kept. The masks follow from torch's generator and its
+Here every 64-bit draw of the same generator decides eight elements, with 8 bits each: a "level" of 256. A rate that is
+no multiple of 1/256 lies between two; which of them a call takes is drawn so that the mean is exact, and what is kept
+is scaled by that call's rate, so that the expectation is kept too. The masks follow from torch's generator and its
 state alone (`torch.manual_seed`, `get_rng_state`), but are others than `torch.nn.functional.dropout` would draw.
 Other devices have a parallel generator of their own and use torch's dropout.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-_LEVELS = 1 << 16
 
 
 class Dropout(nn.Module):
@@ -36,31 +36,46 @@ class Dropout(nn.Module):
 
 def dropout(x: Tensor, p: float, *, is_training: bool) -> Tensor:
     """`x` with a share `p` of its elements zeroed and the rest scaled up; `x` itself when not training."""
-    dropped_levels = round(p * _LEVELS)
-    if not is_training or dropped_levels == 0:
+    if not is_training or p == 0.0:
         return x
-    if not x.is_cpu or dropped_levels == _LEVELS:
+    if not x.is_cpu or p > 0.99:
         return F.dropout(x, p)
-    return _Masked.apply(x, _draw_scaled_mask(x, dropped_levels))  # type: ignore[no-any-return]
+    mask = draw_mask(x, p)
+    return _Drop.apply(x, mask.levels, mask.threshold, mask.scale)  # type: ignore[no-any-return]
 
 
-class _Masked(torch.autograd.Function):
-    """x * mask, without a gradient for the mask."""
+@dataclass(frozen=True)
+class DropoutMask:
+    """Elements whose level lies above the threshold are kept, and scaled."""
+
+    levels: Tensor  # int8, of the shape of what is dropped
+    threshold: float
+    scale: float
+
+    def drop_(self, x: Tensor) -> Tensor:
+        """`x`, changed in place: zero where not kept, not yet scaled. One pass over memory."""
+        levels = self.levels.to(x.dtype)
+        return torch.ops.aten.threshold_backward.grad_input(x, levels, self.threshold, grad_input=x)  # type: ignore[no-any-return]
+
+
+def draw_mask(like: Tensor, p: float) -> DropoutMask:
+    """A mask for a tensor of this shape, from torch's CPU generator."""
+    number = int(p * 256)
+    number += int(torch.rand((), dtype=torch.float64).item() < p * 256 - number)
+    draws = torch.empty((like.numel() + 7) // 8, dtype=torch.int64).random_(-(1 << 63), None)
+    levels = draws.view(torch.int8)[: like.numel()].view(like.shape)
+    return DropoutMask(levels, number - 128 - 0.5, 256 / (256 - number))
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, levels: Tensor, threshold: float, scale: float) -> Tensor:
+        ctx.save_for_backward(levels)
+        ctx.threshold, ctx.scale = threshold, scale
+        return torch.ops.aten.threshold_backward(x, levels.to(x.dtype), threshold).mul_(scale)  # type: ignore[no-any-return]
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, mask: Tensor) -> Tensor:
-        ctx.save_for_backward(mask)
-        return x * mask
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        (mask,) = ctx.saved_tensors
-        return grads[0] * mask, None
-
-
-def _draw_scaled_mask(like: Tensor, dropped_levels: int) -> Tensor:
-    """0 or 1 / (1 - rate) for every element of `like`, in its dtype."""
-    draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
-    levels = draws.view(torch.int16)[: like.numel()].view(like.shape)
-    kept = levels.ge(dropped_levels - _LEVELS // 2)
-    return kept.to(like.dtype).mul_(_LEVELS / (_LEVELS - dropped_levels))
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        (levels,) = ctx.saved_tensors
+        grad = torch.ops.aten.threshold_backward(grads[0], levels.to(grads[0].dtype), ctx.threshold).mul_(ctx.scale)
+        return grad, None, None, None

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.nn.dropout import Dropout
+from tympan.nn.fused_feed_forward import can_fuse, fused_feed_forward
 
 
 class PositionwiseFeedForward(nn.Module):
@@ -24,6 +25,8 @@ class PositionwiseFeedForward(nn.Module):
         self.activation = activation
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        if self.training and isinstance(self.activation, nn.SiLU) and can_fuse(x):
+            return fused_feed_forward(x, self.w_1, self.w_2, self.dropout.p)
         out: Tensor = self.w_2(self.dropout(self.activation(self.w_1(x))))
         return out
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tympan.nn.fused_feed_forward import can_fuse
+from tympan.nn.fused_subsampling import fused_subsampling
 from tympan.nn.position import Positioned
 
 # Kernel size and stride of each convolution, in time and in frequency.
@@ -42,8 +44,13 @@ class Conv2dSubsampling(nn.Module):
         self.register_load_state_dict_pre_hook(_accept_old_names)
 
     def forward(self, x: Tensor) -> Positioned:
-        x = self.conv(_long_enough(x, self.shape).unsqueeze(1))  # (batch, channels, time, bands)
-        out: Positioned = self.pos_enc(self.out(x.transpose(1, 2).flatten(2)))
+        x = _long_enough(x, self.shape)
+        if self.training and self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and can_fuse(x):
+            projected = fused_subsampling(x, self.conv[0], self.conv[2], self.out)  # type: ignore[arg-type]
+        else:
+            x = self.conv(x.unsqueeze(1))  # (batch, channels, time, bands)
+            projected = self.out(x.transpose(1, 2).flatten(2))
+        out: Positioned = self.pos_enc(projected)
         return out
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
