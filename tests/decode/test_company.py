@@ -1,0 +1,109 @@
+"""Random models of every kind: an utterance's n-best list is the same alone and in any batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.lm import LmTrainConfig
+from tympan.config.training import load_training_config
+from tympan.decode.load import LoadedModel
+from tympan.decode.recognizer import BatchLimits, Recognizer
+from tympan.decode.settings import DecodeSettings
+from tympan.decode.speech_input import speech_input
+from tympan.models.build import build_asr_model
+from tympan.models.lm.build import build_lm
+from tympan.text.tokenizer import build_tokenizer
+from tympan.text.vocabulary import Vocabulary
+
+TOKENS = ["<blank>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "<sos/eos>"]
+CONFORMER = {
+    "encoder": "conformer",
+    "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 2},
+}
+MODELS: dict[str, dict[str, Any]] = {
+    "transformer": {
+        **CONFORMER,
+        "decoder": "transformer",
+        "decoder_conf": {"attention_heads": 2, "linear_units": 24, "num_blocks": 2},
+    },
+    "rnn": {**CONFORMER, "decoder": "rnn", "decoder_conf": {"hidden_size": 16, "att_conf": {"adim": 12}}},
+    "ctc": {**CONFORMER, "decoder": None, "model_conf": {"ctc_weight": 1.0}},
+}
+LMS: dict[str, dict[str, Any]] = {
+    "transformer": {
+        "lm": "transformer",
+        "lm_conf": {"embed_unit": 8, "att_unit": 16, "head": 2, "unit": 16, "layer": 2},
+    },
+    "rnn": {"lm": "seq_rnn", "lm_conf": {"unit": 12, "nlayers": 2}},
+}
+SECONDS = [0.9, 0.31, 1.4, 0.31, 0.6]
+
+
+def random_model(folder: Path, model: str, lm: str, dtype: torch.dtype) -> LoadedModel:
+    torch.manual_seed(0)
+    for name, values in {"asr": MODELS[model], "lm": LMS[lm]}.items():
+        common = {"token_list": TOKENS, "token_type": "char"}
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump({**values, **common}))
+    config = load_training_config(AsrTrainConfig, folder / "asr.yaml")
+    built = build_asr_model(config)
+    for parameter in built.parameters():  # as drawn, all tokens are nearly equal: spread them
+        parameter.data.mul_(1.5)
+    return LoadedModel(
+        model=built.to(dtype).eval(),
+        vocabulary=Vocabulary(TOKENS),
+        tokenizer=build_tokenizer("char"),
+        input=speech_input(config, built, folder=folder),
+        device=torch.device("cpu"),
+        dtype=dtype,
+        lm=build_lm(load_training_config(LmTrainConfig, folder / "lm.yaml")).to(dtype).eval(),
+    )
+
+
+@pytest.fixture(scope="module")
+def audio() -> list[np.ndarray]:
+    rng = np.random.default_rng(3)
+    return [
+        (rng.normal(0, 0.2, int(s * 16000)) * np.sin(np.arange(int(s * 16000)) / 300)).astype(np.float32)
+        for s in SECONDS
+    ]
+
+
+CASES = [
+    ("transformer", "transformer", "joint", 0.0),
+    ("transformer", "rnn", "joint", -9.0),
+    ("rnn", "rnn", "joint", 0.5),
+    ("ctc", "transformer", "joint", 0.0),
+    ("transformer", "rnn", "rescore", 0.0),
+    ("ctc", "rnn", "ctc_prefix", 0.0),
+]
+
+
+@pytest.mark.parametrize(("model", "lm", "search", "maxlenratio"), CASES)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_any_company(
+    tmp_path: Path, audio: list[np.ndarray], model: str, lm: str, search: Any, maxlenratio: float, dtype: torch.dtype
+) -> None:
+    settings = DecodeSettings(
+        search=search, beam_size=5, nbest=3, ctc_weight=0.4, lm_weight=0.5, penalty=0.1, maxlenratio=maxlenratio
+    )
+    if model == "ctc":
+        settings = dataclasses.replace(settings, ctc_weight=1.0)
+    recognizer = Recognizer(random_model(tmp_path, model, lm, dtype), settings, limits=BatchLimits(batch_size=5))
+    tolerance = 1e-9 if dtype == torch.float64 else 1e-4
+    alone = [recognizer.decode([samples])[0] for samples in audio]
+    for rows in ([0, 1, 2, 3, 4], [4, 2], [1, 3, 0]):
+        together = recognizer.decode([audio[row] for row in rows])
+        for row, got in zip(rows, together, strict=True):
+            want = alone[row]
+            assert [h.score for h in got] == pytest.approx([h.score for h in want], abs=tolerance)
+            if dtype == torch.float64 or want[0].score - want[1].score > 1e-3:
+                assert got[0].token_ids == want[0].token_ids
+                assert got[0].times == want[0].times
