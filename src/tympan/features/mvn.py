@@ -24,7 +24,7 @@ class GlobalMvn(nn.Module):
 
     def __init__(
         self,
-        stats_file: Path | None,
+        stats_file: Path | None = None,
         norm_means: bool = True,
         norm_vars: bool = True,
         eps: float = 1.0e-20,

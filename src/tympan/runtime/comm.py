@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from tympan.runtime.watchdog import Watchdog
 
@@ -132,10 +133,10 @@ class Distributed:
         dist.destroy_process_group()
 
 
-def _store_of_this_attempt(size: int) -> dist.Store | None:
+def _store_of_this_attempt(size: int) -> PrefixStore | None:
     """torchrun's own store with a prefix: its agent keeps one for all restarts, and the dead left addresses in it."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return dist.PrefixStore(f"tympan-attempt-{attempt}", dist.TCPStore(address, port, size, is_master=False))
+    return PrefixStore(f"tympan-attempt-{attempt}", TCPStore(address, port, size, is_master=False))

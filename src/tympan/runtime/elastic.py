@@ -31,7 +31,7 @@ KEEP_ALIVE_ATTEMPTS = 5
 
 def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
     """Start MAX agents on this host and wait for them; the run has succeeded if one of them says so."""
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     assert plan.elastic is not None
     store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
@@ -73,7 +73,7 @@ def _agent(settings: dict[str, Any]) -> int:
 
     class Agent(LocalElasticAgent):
         def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-            result = super()._monitor_workers(worker_group)
+            result: RunResult = super()._monitor_workers(worker_group)
             killed = [f for f in result.failures.values() if f.exitcode == -signal.SIGKILL]
             if result.state == WorkerState.FAILED and killed:
                 logging.warning("worker %d was killed: going on without it", killed[0].pid)

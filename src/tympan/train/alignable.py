@@ -24,8 +24,8 @@ def too_short_for_ctc(model: nn.Module, batches: EpochIterFactory, *, stretch: f
     found = []
     # n tokens need at most 2n - 1 frames (all the same), so the others are safe
     for row in np.flatnonzero(frames < 2 * tokens - 1).tolist():
-        text = batches.dataset[row, 1].arrays["text"] if frames[row] >= tokens[row] else None
-        needed = int(tokens[row]) + (0 if text is None else int((text[1:] == text[:-1]).sum()))
+        text = batches.dataset[row, 1].arrays["text"]
+        needed = len(text) + int((text[1:] == text[:-1]).sum())
         if frames[row] < needed:
             name = batches.dataset.index.id(row)
             found.append(f"{name}: {int(frames[row])} encoder frames for a transcript that needs {needed}")

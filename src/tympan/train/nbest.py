@@ -73,7 +73,7 @@ def average_nbest(
 
 
 def average(paths: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of these models, summed in float64. Counters (whole numbers) are the first file's."""
+    """The mean of these models, summed in float64. Counters (whole numbers) are the largest."""
     sums: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     number = 0
@@ -85,6 +85,8 @@ def average(paths: Iterable[Path]) -> dict[str, Tensor]:
                 sums[name] = tensor.double() if tensor.is_floating_point() else tensor
             elif tensor.is_floating_point():
                 sums[name] += tensor.double()
+            else:
+                sums[name] = torch.maximum(sums[name], tensor)
     return {
         name: (total / number).to(kinds[name]) if total.is_floating_point() else total for name, total in sums.items()
     }

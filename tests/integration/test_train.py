@@ -1,0 +1,178 @@
+"""asr_train and lm_train as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from train_corpus import environment, run, same_weights
+
+from tympan.train.checkpoint import read_reporter
+
+GOLDEN = Path(__file__).with_name("golden_losses.txt")
+
+
+@pytest.fixture(scope="module")
+def finished(beeps: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("finished")
+    pictures = ("--use_matplotlib", "true", "--use_tensorboard", "true", "--num_att_plot", "2")
+    done = run(beeps, output, *pictures, "--log_interval", "2")
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+def test_the_experiment_directory_is_espnet2s(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert {"1epoch.pth", "2epoch.pth", "latest.pth", "checkpoint.pth", "config.yaml", "train.log", "manifest.json",
+            "images", "tensorboard", "att_ws", "valid.acc.best.pth", "valid.acc.ave_2best.pth"} <= names  # fmt: skip
+    assert (finished / "images" / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert {path.name for path in (finished / "att_ws").iterdir()} == {"valid000", "valid001"}
+    assert any((finished / "att_ws" / "valid000").glob("*src_attn*.2ep.png"))
+    assert any((finished / "tensorboard" / "train").iterdir())
+    config = yaml.safe_load((finished / "config.yaml").read_text(encoding="utf-8"))
+    assert config["token_list"] == ["<blank>", "<unk>", "a", "b", "c", "<sos/eos>"]
+    log = (finished / "train.log").read_text(encoding="utf-8")
+    assert "effective batch of an update: 2.0 utterances and " in log
+    assert "1epoch:train:1-2batch: iter_time=" in log
+
+
+def test_the_losses_are_the_golden_ones(finished: Path) -> None:
+    """To 3 %: other processors and releases of torch round otherwise, and two epochs spread it."""
+    reporter = read_reporter(finished)
+    found = [reporter.get(phase, "loss", epoch) for epoch in (1, 2) for phase in ("train", "valid")]
+    golden = [float(line) for line in GOLDEN.read_text(encoding="utf-8").split()]
+    assert found == pytest.approx(golden, rel=0.03)
+
+
+def test_reproduce_finds_the_same_bits(finished: Path) -> None:
+    command = [sys.executable, "-m", "tympan.bin.reproduce", str(finished)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "identical: all" in done.stdout
+
+
+def test_a_checkpoint_of_another_kind_is_refused(beeps: Path, finished: Path, tmp_path: Path) -> None:
+    options = ("--resume", "true", "--encoder_conf", "output_size=8")
+    done = run(beeps, finished, *options)
+    assert done.returncode == 2
+    assert "belongs to another training" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_resuming_a_finished_run_changes_nothing(beeps: Path, finished: Path) -> None:
+    before = (finished / "2epoch.pth").read_bytes()
+    done = run(beeps, finished, "--resume", "true")
+    assert done.returncode == 0, done.stderr
+    assert (finished / "2epoch.pth").read_bytes() == before
+
+
+def test_collect_stats_writes_espnet2s_files(beeps: Path, tmp_path: Path) -> None:
+    options = ("--collect_stats", "true", "--normalize", "global_mvn", "--write_collected_feats", "true")
+    done = run(beeps, tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    train = tmp_path / "train"
+    assert (train / "batch_keys").read_text() == "speech\ntext\n"
+    assert (train / "stats_keys").read_text() == "feats\n"
+    shapes = dict(line.split() for line in (train / "speech_shape").read_text().splitlines())
+    assert len(shapes) == 14
+    texts = dict(line.split() for line in (train / "text_shape.char").read_text().splitlines())
+    assert texts["train000"].endswith(",6")
+    features = [np.load(line.split()[1]) for line in (train / "collect_feats" / "feats.scp").read_text().splitlines()]
+    stats = np.load(train / "feats_stats.npz")
+    whole = np.concatenate(features).astype(np.float64)
+    assert int(stats["count"]) == len(whole)
+    assert stats["sum"] == pytest.approx(whole.sum(0))
+    assert stats["sum_square"] == pytest.approx((whole**2).sum(0))
+    again = run(
+        beeps, tmp_path / "exp", "--normalize", "global_mvn", "--normalize_conf", f"stats_file={train}/feats_stats.npz",
+        "--train_shape_file", f"{train}/speech_shape", "--train_shape_file", f"{train}/text_shape.char",
+        "--valid_shape_file", f"{tmp_path}/valid/speech_shape",
+        "--valid_shape_file", f"{tmp_path}/valid/text_shape.char",
+        "--batch_type", "numel", "--batch_bins", "60000", "--max_epoch", "1",
+    )  # fmt: skip
+    assert again.returncode == 0, again.stderr
+
+
+def test_dry_run_builds_and_stops(beeps: Path, tmp_path: Path) -> None:
+    done = run(beeps, tmp_path, "--dry_run", "true")
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "checkpoint.pth").exists()
+    assert "nothing is trained" in done.stderr
+
+
+def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) -> None:
+    corpus = beeps.parent
+    text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()
+    text[3] = "train003 " + "a" * 60
+    (tmp_path / "text").write_text("\n".join(text) + "\n", encoding="utf-8")
+    stats = run(beeps, tmp_path / "stats", "--collect_stats", "true", *_data(corpus, tmp_path))
+    assert stats.returncode == 0, stats.stderr
+    shapes = [word for side in ("train", "valid") for name in ("speech_shape", "text_shape.char")
+              for word in (f"--{side}_shape_file", f"{tmp_path}/stats/{side}/{name}")]  # fmt: skip
+    done = run(beeps, tmp_path / "exp", "--max_epoch", "1", *_data(corpus, tmp_path), *shapes)
+    assert done.returncode == 0, done.stderr
+    assert "1 utterances are too short for CTC" in done.stderr
+    assert "train003: " in done.stderr
+    assert "needs 119" in done.stderr
+
+
+def _data(corpus: Path, changed: Path) -> tuple[str, ...]:
+    option = "--train_data_path_and_name_and_type"
+    return (option, f"{corpus}/train/wav.scp,speech,sound", option, f"{changed}/text,text,text")
+
+
+def test_a_language_model_trains(beeps: Path, tmp_path: Path) -> None:
+    corpus = beeps.parent
+    config = {
+        "token_type": "char",
+        "token_list": f"{corpus}/tokens.txt",
+        "lm": "transformer",
+        "lm_conf": {"embed_unit": 8, "att_unit": 16, "head": 2, "unit": 32, "layer": 1},
+        "optim": "adam",
+        "optim_conf": {"lr": 0.01},
+        "batch_type": "unsorted",
+        "batch_size": 4,
+        "num_workers": 0,
+        "max_epoch": 3,
+        "use_tensorboard": False,
+        "use_matplotlib": False,
+        "accum_grad": 2,
+        "train_data_path_and_name_and_type": [[f"{corpus}/train/text", "text", "text"]],
+        "valid_data_path_and_name_and_type": [[f"{corpus}/valid/text", "text", "text"]],
+    }
+    path = tmp_path / "lm.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    done = run(path, tmp_path / "exp", kind="lm")
+    assert done.returncode == 0, done.stderr
+    reporter = read_reporter(tmp_path / "exp")
+    assert reporter.get("train", "loss", 3) < reporter.get("train", "loss", 1)
+    refused = run(beeps, tmp_path / "exp", "--resume", "true")
+    assert refused.returncode == 2
+    assert "kind: lm in the checkpoint, asr here" in refused.stderr
+
+
+def test_averaging_by_hand(finished: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tympan.bin.average_model", str(finished), "--output", str(tmp_path / "mean.pth")]
+    done = subprocess.run([*command, "--last", "2"], env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert same_weights(tmp_path / "mean.pth", finished / "valid.loss.ave_2best.pth")
+
+
+@pytest.mark.slow
+def test_a_handful_of_utterances_is_learned_by_heart(beeps: Path, tmp_path: Path) -> None:
+    corpus = beeps.parent
+    memory = ("--valid_data_path_and_name_and_type", f"{corpus}/train/wav.scp,speech,sound",
+              "--valid_data_path_and_name_and_type", f"{corpus}/train/text,text,text")  # fmt: skip
+    options = ("--max_epoch", "60", "--encoder_conf", "output_size=32", "--optim_conf", "lr=0.005", "--batch_size", "7")
+    done = run(beeps, tmp_path, *options, *memory)
+    assert done.returncode == 0, done.stderr
+    stats = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))["epochs"]["60"]["valid"]
+    assert stats["cer"] == 0.0
+    assert stats["cer_ctc"] == 0.0
+    assert torch.load(tmp_path / "60epoch.pth", weights_only=True)
