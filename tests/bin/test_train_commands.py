@@ -29,16 +29,8 @@ def test_print_config_fed_back_prints_itself(command: str, tmp_path: Path) -> No
 def test_mistakes_end_with_code_2_and_no_traceback(command: str, more: list[str], tmp_path: Path) -> None:
     config = tmp_path / "a.yaml"
     config.write_text("max_epoch: many\noptim: adam\noptim_conf: {beta: [0, 1]}\n", encoding="utf-8")
-    done = start(
-        "-m",
-        f"tympan.bin.{command}",
-        "--config",
-        str(config),
-        "--batch-size",
-        "3",
-        "--output_dir",
-        str(tmp_path / "exp"),
-    )
+    argv = ["--config", str(config), "--batch-size", "3", "--output_dir", str(tmp_path / "exp"), *more]
+    done = start("-m", f"tympan.bin.{command}", *argv)
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr.splitlines() == [

@@ -114,7 +114,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         ),
         (["--train_data_path_and_name_and_type", "t,text,text"], "--token_type: bpe needs --bpemodel"),
         (["--frontend", "none"], "--frontend: is null, so --input_size must say"),
-        (["--normalize", "global_mvn"], "--normalize_conf: the normalize 'global_mvn' needs the key 'stats_file'"),
+        (["--normalize", "global_mvn"], "--normalize: global_mvn needs --normalize_conf stats_file=FILE"),
         (["--scheduler", "steplr"], "--scheduler_conf: the scheduler 'steplr' needs the key 'step_size'"),
         (
             ["--fold_length", "800", "--train_shape_file", "a", "b"],
