@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tympan.errors import UserError
+from tympan.runtime.stop import EXIT_REQUEUE
 
 _PR_SET_PDEATHSIG = 1
 
@@ -35,6 +36,9 @@ def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+    if code == EXIT_REQUEUE:
+        print(f"tympan: {name} was asked to stop and saved itself; the same command continues.", file=sys.stderr)
+        raise SystemExit(EXIT_REQUEUE)  # a scheduler requeues on it
     if code:
         raise UserError(_what_happened(name, shown, code))
 

@@ -7,12 +7,16 @@ import shlex
 from functools import partial
 from pathlib import Path
 
+from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
 from tympan.recipe.command import run_command
 from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 from tympan.recipe.token_steps import bpe_model
+
+SCORES = {"char": "score_cer", "word": "score_wer"}
+"""Unit of scoring and its directory, named as in ESPnet2."""
 
 
 def decode_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
@@ -57,50 +61,54 @@ def inference_arguments(options: RecipeOptions, train: str, name: str) -> list[s
 
 
 def scored(options: RecipeOptions, corpus: Corpus) -> dict[str, float]:
-    """The error rate of each decoded set, in percent."""
+    """The character error rate of each decoded set, in percent."""
+    return {name: rates["CER"] for name, rates in error_rates(options, corpus).items() if "CER" in rates}
+
+
+def error_rates(options: RecipeOptions, corpus: Corpus) -> dict[str, dict[str, float]]:
+    """CER and, for text with spaces, WER of each decoded set, in percent."""
     train = options.train_set(corpus.train)
-    rates = {}
+    found: dict[str, dict[str, float]] = {}
     for name in corpus.decoded():
-        path = options.decode_dir(train, name) / "score" / "score.json"
-        if path.is_file():
-            rates[name] = float(json.loads(path.read_text(encoding="utf-8"))["error_rate"])
-    return rates
+        for folder in SCORES.values():
+            path = options.decode_dir(train, name) / folder / "score.json"
+            if path.is_file():
+                rate = float(json.loads(path.read_text(encoding="utf-8"))["error_rate"])
+                found.setdefault(name, {})[folder.removeprefix("score_").upper()] = rate
+    return found
 
 
 def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
     decoded = options.decode_dir(train, name)
     reference, hypothesis = DATA / name / "text", decoded / "text"
     label = decoded.name.removeprefix("decode_")
-    needs = [
-        options.asr_dir(train) / options.model_file,
-        Path(options.decode_config),
-        *_language_models(options).values(),
-    ]
+    needs = [options.asr_dir(train) / options.model_file, Path(options.decode_config)]
+    needs += _language_models(options).values()
     if options.feats_type == "raw":
         needs.append(DATA / name / "wav.scp")
     else:
         needs += [options.dump_dir(name) / "feats.scp", options.dump_dir(name) / "archive"]
-    arguments = inference_arguments(options, train, name)
-    settings = {"arguments": [*shlex.split(options.inference_args)]}
-    unit = "word" if options.token_type == "word" else "char"
-    scoring = ["--unit", unit, "--utt2spk", str(DATA / name / "utt2spk")]
-    score = [str(reference), str(hypothesis), *scoring, "--output_dir", str(decoded / "score")]
-    report = [str(reference), str(hypothesis), *scoring, "--data_dir", str(DATA / name)]
-    report += ["--output", str(decoded / "report.html"), "--nj", str(options.jobs)]
-    return [
-        Step(
-            f"decode {label}", partial(run_command, "asr_inference", arguments), needs, [hypothesis],
-            settings, continues=settings, output_dir=decoded,
-        ),
-        Step(
-            f"score {label}", partial(run_command, "score", score), [reference, hypothesis],
-            [decoded / "score" / "result.txt", decoded / "score" / "score.json"], {"unit": unit},
-        ),
-        Step(
-            f"report {label}", partial(run_command, "report", report), [reference, hypothesis, DATA / name / "wav.scp"],
-            [decoded / "report.html"], {"unit": unit},
-        ),
-    ]  # fmt: skip
+    decoding = partial(run_command, "asr_inference", inference_arguments(options, train, name))
+    settings = {"arguments": shlex.split(options.inference_args)}
+    steps = [Step(f"decode {label}", decoding, needs, [hypothesis], settings, continues=settings, output_dir=decoded)]
+    has_words = reference.is_file() and any(" " in text for text in read_table(reference).values())
+    for unit, folder in SCORES.items():
+        if unit == "char" or has_words:
+            steps.append(_score_step(reference, hypothesis, unit, decoded / folder, label))
+    unit = "word" if has_words else "char"
+    arguments = [str(reference), str(hypothesis), "--unit", unit, "--data_dir", str(DATA / name)]
+    arguments += ["--output", str(decoded / "report.html"), "--nj", str(options.jobs)]
+    reporting = partial(run_command, "report", arguments)
+    needs = [reference, hypothesis, DATA / name / "wav.scp"]
+    steps.append(Step(f"report {label}", reporting, needs, [decoded / "report.html"], {"unit": unit}))
+    return steps
+
+
+def _score_step(reference: Path, hypothesis: Path, unit: str, folder: Path, label: str) -> Step:
+    arguments = [str(reference), str(hypothesis), "--unit", unit, "--output_dir", str(folder)]
+    makes = [folder / "result.txt", folder / "score.json"]
+    name = f"{folder.name.replace('_', ' ')} {label}"
+    return Step(name, partial(run_command, "score", arguments), [reference, hypothesis], makes, {"unit": unit})
 
 
 def _language_models(options: RecipeOptions) -> dict[str, Path]:

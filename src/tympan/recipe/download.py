@@ -35,8 +35,8 @@ class Source:
 
 
 def join_url(base: str, name: str) -> str:
-    """`www.openslr.org/resources/33` and `data.tgz`: as the recipe writes its URLs, without a scheme."""
-    if base.startswith(("/", "./", "../", "~")):
+    """`www.openslr.org/resources/33` (the recipe writes no scheme), an address, or a directory; and `data.tgz`."""
+    if base.startswith(("/", "./", "../", "~")) or ("://" not in base and Path(base).is_dir()):
         base = Path(base).expanduser().resolve().as_uri()
     if "://" not in base:
         base = f"https://{base}"

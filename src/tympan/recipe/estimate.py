@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tympan.recipe.corpus import DATA, Corpus
+from tympan.recipe.download import join_url, local_path
 from tympan.recipe.feature_steps import feature_options, feature_size
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.token_steps import token_list
@@ -71,7 +72,7 @@ def estimate(options: RecipeOptions, corpus: Corpus) -> Estimate:
     where = "on this machine" if not options.ngpu else "on one accelerator, divided by --ngpu"
     notes = [
         f"{hours.get(corpus.train, 0):.1f} hours of training data ({whence}), {copies:.2f} times with its copies",
-        f"{step.parameters:,} parameters; learning takes {1000 * step.seconds_a_second:.1f} ms a second of speech {where}",
+        f"{step.parameters:,} parameters; {1000 * step.seconds_a_second:.1f} ms to learn a second of speech {where}",
         f"the largest batch needs about {memory / 1e9:.1f} GB of memory",
     ]
     return Estimate(stages, memory if not options.ngpu else 0, notes)
@@ -83,10 +84,9 @@ def corpus_hours(options: RecipeOptions, corpus: Corpus) -> tuple[Mapping[str, f
     if counted.get(corpus.train):
         return counted, "counted"
     archives = [*Path(options.data).glob("*.tgz"), *Path(options.data).glob("*.tar.gz")]
-    if not archives and options.data_url.startswith("file:"):
-        from tympan.recipe.download import local_path
-
-        archives = list(local_path(options.data_url).glob("*.t*gz"))
+    source = join_url(options.data_url, "archive") if options.data_url else ""
+    if not archives and source.startswith("file:"):
+        archives = list(local_path(source).parent.glob("*.t*gz"))
     size = sum(path.stat().st_size for path in archives)
     if size and corpus.archive_bytes:
         share = size / corpus.archive_bytes

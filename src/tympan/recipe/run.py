@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tympan.errors import UserError
 from tympan.recipe.corpus import Corpus, find_corpus
-from tympan.recipe.decode_steps import scored
+from tympan.recipe.decode_steps import error_rates
 from tympan.recipe.engine import Engine, in_words, status_table
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import find_stage
@@ -51,10 +51,11 @@ def show_status(options: RecipeOptions) -> int:
 def _summarise(options: RecipeOptions, corpus: Corpus) -> None:
     train = options.train_set(corpus.train)
     directory = options.asr_dir(train)
-    unit = "WER" if options.token_type == "word" else "CER"
-    for name, rate in scored(options, corpus).items():
+    for name, rates in error_rates(options, corpus).items():
+        for kind, rate in rates.items():
+            _say(f"{kind} {name} {rate:.1f} %")
         decoded = options.decode_dir(train, name)
-        _say(f"{unit} {name} {rate:.1f} %   {decoded / 'score' / 'result.txt'}   {decoded / 'report.html'}")
+        _say(f"  {decoded / 'score_cer' / 'result.txt'}\n  {decoded / 'report.html'}")
     _say(f"model: {directory / options.model_file}")
 
 

@@ -1,0 +1,314 @@
+"""The recipe as a user runs it, on an AISHELL of a dozen sentences: from archive to report, again, with mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("espeakng_loader", reason="the extra 'demo' makes the corpus of these tests")
+
+ROOT = Path(__file__).resolve().parents[2]
+TRAIN = """
+encoder: conformer
+encoder_conf: {output_size: 16, attention_heads: 2, linear_units: 16, num_blocks: 1, input_layer: conv2d6,
+  macaron_style: true, cnn_module_kernel: 7, rel_pos_type: latest}
+decoder: transformer
+decoder_conf: {attention_heads: 2, linear_units: 16, num_blocks: 1}
+model_conf: {ctc_weight: 0.3}
+batch_type: unsorted
+batch_size: 4
+max_epoch: 2
+optim: adam
+num_att_plot: 0
+num_workers: 0
+use_tensorboard: false
+use_matplotlib: false
+best_model_criterion: [[valid, acc, max]]
+"""
+LM = """
+lm_conf: {nlayers: 1, unit: 8}
+batch_type: unsorted
+batch_size: 4
+max_epoch: 1
+num_workers: 0
+use_tensorboard: false
+use_matplotlib: false
+best_model_criterion: [[valid, loss, min]]
+"""
+DECODE = "{beam_size: 2, ctc_weight: 0.5, lm_weight: 0.1, ngram_weight: 0.1, maxlenratio: -6}"
+
+
+def recipe(directory: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "tympan.bin.recipe", *arguments]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def steps_run(output: str) -> list[str]:
+    return re.findall(r"^  (.*?): done in ", output, re.MULTILINE)
+
+
+def aishell(directory: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    options = ["--data_url", "archives", "--ngpu", "0", "--nj", "1", "--speeds", "1.0", "--n_average", "2"]
+    return recipe(directory, "aishell", *options, *arguments, code=code)
+
+
+@pytest.fixture(scope="module")
+def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tympan.recipe.demo import Size, make_archives
+
+    directory = tmp_path_factory.mktemp("archives")
+    make_archives(directory, Size(train=2, dev=1, test=1, sentences=3), seed=0)
+    return directory
+
+
+def new_workplace(directory: Path, archives: Path) -> Path:
+    shutil.copytree(archives, directory / "archives")
+    shutil.copytree(ROOT / "egs" / "aishell" / "asr1" / "conf", directory / "conf", symlinks=True)
+    for name, content in (("train", TRAIN), ("lm", LM), ("decode", DECODE)):
+        (directory / "conf" / f"{name}.yaml").unlink()
+        (directory / "conf" / f"{name}.yaml").write_text(content)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def finished(archives: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A directory in which all stages ran, and what they said."""
+    directory = new_workplace(tmp_path_factory.mktemp("recipe"), archives)
+    return directory, aishell(directory, "--stage", "-1").stdout
+
+
+@pytest.fixture
+def workplace(archives: Path, tmp_path: Path) -> Path:
+    return new_workplace(tmp_path, archives)
+
+
+def test_all_stages_leave_their_files(finished: tuple[Path, str]) -> None:
+    directory, said = finished
+    for line in ("stage -1: ", "stage 0: ", "stage 1: ", "stage 2: ", "stage 3: ", "stage 4: ", "stage 5: "):
+        assert line in said
+    experiment = directory / "exp" / "train_pytorch_train"
+    decoded = experiment / "decode_test_model.last2.avg_decode_lm_4gram"
+    for path in (
+        directory / "data" / "lang_1char" / "train_units.txt",
+        directory / "dump" / "train" / "deltafalse" / "data.json",
+        directory / "exp" / "train_rnnlm_pytorch_lm" / "valid.loss.best.pth",
+        directory / "exp" / "train_ngram" / "4gram.arpa",
+        experiment / "model.last2.avg.pth",
+        experiment / "features.yaml",
+        experiment / "cmvn.ark",
+        decoded / "text",
+        decoded / "score_cer" / "result.txt",
+        decoded / "report.html",
+    ):
+        assert path.is_file(), path
+    assert re.search(r"CER test [\d.]+ %", said)
+    result = (decoded / "score_cer" / "result.txt").read_text(encoding="utf-8")
+    assert "Sum/Avg" in result
+    assert json.loads((decoded / "score_cer" / "score.json").read_text())["sentences"] == 3
+
+
+def test_dictionary_and_json_as_the_recipe_has_them(finished: tuple[Path, str]) -> None:
+    directory, _ = finished
+    units = (directory / "data" / "lang_1char" / "train_units.txt").read_text(encoding="utf-8").splitlines()
+    assert units[0] == "<unk> 1"
+    assert [line.split()[1] for line in units] == [str(number) for number in range(1, len(units) + 1)]
+    entries = json.loads((directory / "dump" / "train" / "deltafalse" / "data.json").read_text(encoding="utf-8"))[
+        "utts"
+    ]
+    entry = entries["BAC009S0002W0001"]
+    numbers = dict(line.split() for line in units)
+    assert entry["output"][0]["tokenid"].split() == [numbers[token] for token in entry["output"][0]["token"].split()]
+    assert entry["input"][0]["shape"][1] == 83
+    assert entry["utt2spk"] == "S0002"
+
+
+def test_the_mean_is_of_the_last_epochs(finished: tuple[Path, str]) -> None:
+    import torch
+
+    experiment = finished[0] / "exp" / "train_pytorch_train"
+    mean, first, second = (
+        torch.load(experiment / name, weights_only=True) for name in ("model.last2.avg.pth", "1epoch.pth", "2epoch.pth")
+    )
+    name = "encoder.encoders.0.feed_forward.w_1.weight"
+    torch.testing.assert_close(mean[name], (first[name] + second[name]) / 2)
+
+
+def test_again_does_nothing_and_a_change_does_what_it_must(finished: tuple[Path, str], tmp_path: Path) -> None:
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory, symlinks=True)
+    # The archives of features name absolute places: in the copy they are where they were.
+    assert steps_run(aishell(directory, "--stage", "2").stdout) == []
+    (directory / "conf" / "decode.yaml").write_text(DECODE.replace("beam_size: 2", "beam_size: 3"))
+    redone = steps_run(aishell(directory, "--stage", "3").stdout)
+    assert [step.split()[0] for step in redone if step.startswith("decode")] == ["decode", "decode"]
+    assert not any(step.startswith(("train", "rnnlm", "n-gram", "average")) for step in redone)
+    table = recipe(
+        directory, "status", "aishell", "--data_url", "archives", "--ngpu", "0", "--speeds", "1.0", "--n_average", "2"
+    ).stdout
+    rows = [line for line in table.splitlines() if " train train_pytorch_train" in line]
+    assert re.search(r"4 +train +train train_pytorch_train +done +[\d.]+ (s|min).* [kM]?B", rows[0])
+
+
+def test_mistakes_are_found_before_any_work(workplace: Path) -> None:
+    (workplace / "conf" / "train.yaml").write_text(TRAIN.replace("num_blocks: 1,", "num_block: 1,", 1))
+    (workplace / "conf" / "decode.yaml").write_text("{beam_sise: 2}")
+    message = aishell(workplace, "--stage", "-1", code=2).stderr
+    assert "num_block" in message
+    assert "num_blocks" in message
+    assert "beam_size" in message
+    assert not (workplace / "downloads").exists()
+
+
+def test_wrong_stage_and_wrong_order(workplace: Path) -> None:
+    assert "Did you mean 'features'?" in aishell(workplace, "--stage", "feature", code=2).stderr
+    assert "comes after --stop_stage" in aishell(workplace, "--stage", "5", "--stop_stage", "3", code=2).stderr
+
+
+def test_stage_without_what_it_needs(workplace: Path) -> None:
+    message = aishell(workplace, "--stage", "dictionary", "--stop_stage", "2", code=2).stderr
+    assert "stage 2 (dictionary), step 'dictionary' needs data/train/text" in message
+    message = aishell(workplace, "--stage", "0", "--stop_stage", "0", code=2).stderr
+    assert "downloads/data_aishell/transcript" in message
+    assert "--stage -1" in message
+
+
+def test_truncated_archive_and_its_remedy(workplace: Path) -> None:
+    archive = workplace / "archives" / "data_aishell.tgz"
+    whole = archive.read_bytes()
+    archive.write_bytes(whole[:-5000])
+    message = aishell(workplace, "--stage", "-1", "--stop_stage", "-1", code=2).stderr
+    assert "damaged or cut short" in message
+    archive.write_bytes(whole)
+    (workplace / "downloads" / "data_aishell.tgz").unlink()
+    aishell(workplace, "--stage", "-1", "--stop_stage", "0")
+    assert (workplace / "data" / "test" / "text").is_file()
+
+
+def test_no_accelerator(workplace: Path) -> None:
+    import torch
+
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator here")
+    message = recipe(workplace, "aishell", "--data_url", "archives", "--stage", "3", code=2).stderr
+    assert "--ngpu 1 asks for 1 accelerator" in message
+    assert "--ngpu 0" in message
+
+
+def test_check_is_one_screen(workplace: Path) -> None:
+    said = aishell(workplace, "--stage", "-1", "--check").stdout
+    for part in ("machine", "archives", "configuration", "estimate", "memory", "all is well"):
+        assert part in said
+    assert len(said.splitlines()) < 45
+    assert not (workplace / "data").exists()
+
+
+def test_check_install() -> None:
+    command = [sys.executable, "-m", "tympan.bin.check_install"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "everything that Tympan needs works here" in done.stdout
+    done = subprocess.run([*command, "--ngpu", "99"], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "not fine: device" in done.stdout
+
+
+def test_own_data_without_shell(finished: tuple[Path, str], tmp_path: Path) -> None:
+    data = finished[0] / "data"
+    arguments = ["--train_dir", f"{data / 'train'}", "--dev_dir", f"{data / 'dev'}", "--test_dir", f"{data / 'test'}"]
+    recipe(tmp_path, "new", "mine/asr1", *arguments)
+    made = tmp_path / "mine" / "asr1"
+    assert os.access(made / "run.sh", os.X_OK)
+    assert "is a recipe already" in recipe(tmp_path, "new", "mine/asr1", *arguments, code=2).stderr
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [made / "run.sh", "--stop_stage", "dictionary", "--speeds", "1.0", "--nj", "1"],
+        capture_output=True, text=True, check=False, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (made / "dump" / "test" / "deltafalse" / "feats.scp").is_file()
+
+
+def test_own_data_that_lacks(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    message = recipe(tmp_path, "new", "mine", "--train_dir", "empty", "--dev_dir", "empty", code=2).stderr
+    assert "empty" in message
+    assert "needs --train_dir and --dev_dir" in recipe(tmp_path, "custom", "--ngpu", "0", code=2).stderr
+
+
+@pytest.mark.parametrize("script", ["train_full_1p", "train_full_8p", "train_performance_1p", "train_performance_8p"])
+def test_ascend_scripts_want_a_data_path(script: str) -> None:
+    path = ROOT / "egs" / "aishell" / "asr1" / "test" / f"{script}.sh"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", path, "--stage=3"], capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "--data_path=DIRECTORY is needed" in done.stderr
+
+
+def test_ascend_closing_lines_and_logs(finished: tuple[Path, str], tmp_path: Path) -> None:
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory, symlinks=True)
+    command = [sys.executable, "-m", "tympan.bin.ascend_test", "--data_path=downloads", "--stage=4", "--device", "cpu"]
+    command += ["--n_average", "2", "--speeds", "1.0", "--nj", "1"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    tail = done.stdout.splitlines()[-4:]
+    assert "Final result" in tail[0]
+    assert re.fullmatch(r"Final Performance iters/sec : [\d.]+", tail[1])
+    assert re.fullmatch(r"Final Train Accuracy : [\d.]+ [\d.]+", tail[2])
+    assert re.fullmatch(r"E2E Training Duration sec : \d+", tail[3])
+    log = (directory / "test" / "output" / "0" / "Tympan_bs4_1p_acc.log").read_text()
+    assert [line.split(" = ")[0] for line in log.splitlines()] == [
+        "Network", "RankSize", "BatchSize", "DeviceType", "CaseName", "ActualFPS", "TrainingTime", "TrainAccuracy",
+        "ActualLoss", "E2ETrainingTime",
+    ]  # fmt: skip
+    assert "Network = Tympan\nRankSize = 1\nBatchSize = 4\nDeviceType = cpu" in log
+    assert (directory / "test" / "output" / "0" / "train_Tympan_bs4_1p_loss.txt").read_text().strip()
+
+
+@pytest.mark.slow
+def test_performance_script_on_two_processes(finished: tuple[Path, str], tmp_path: Path) -> None:
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory, symlinks=True)
+    command = [sys.executable, "-m", "tympan.bin.ascend_test", "--performance", "true", "--cards", "2"]
+    command += ["--data_path=downloads", "--device", "cpu", "--speeds", "1.0"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Final Performance iters/sec" in done.stdout
+    assert "Final Train Accuracy" not in done.stdout
+    assert (directory / "test" / "output" / "0" / "Tympan_bs4_2p_perf.log").is_file()
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_the_recipe_still_ends_the_same(finished: tuple[Path, str], workplace: Path) -> None:
+    """kill -9 of the recipe every few seconds; what it ends with equals the undisturbed run."""
+    options = ["aishell", "--data_url", "archives", "--ngpu", "0", "--nj", "1", "--speeds", "1.0", "--n_average", "2"]
+    command = [sys.executable, "-m", "tympan.bin.recipe", *options, "--stage", "-1"]
+    for seconds in (4, 7, 10, 13, 16):
+        process = subprocess.Popen(command, cwd=workplace, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        time.sleep(1.0)  # its command ends with it
+    aishell(workplace, "--stage", "-1")
+    for name in ("data/train/text", "dump/train/deltafalse/utt2num_frames", "data/lang_1char/tokens.txt"):
+        assert (workplace / name).read_bytes() == (finished[0] / name).read_bytes()
+    import torch
+
+    weights = [
+        torch.load(place / "exp" / "train_pytorch_train" / "model.last2.avg.pth", weights_only=True)
+        for place in (workplace, finished[0])
+    ]
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
