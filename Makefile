@@ -24,7 +24,6 @@ $(READY): requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 10) <= sys.version_info < (3, 14) else "Python 3.10 to 3.13 is needed: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) install -r requirements.txt
-	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
 # What some tests compare with. A machine without a compiler can't build kenlm: those tests skip, and this says so.
@@ -56,7 +55,7 @@ layers: $(READY)
 	$(BIN)/lint-imports
 
 demo: $(READY)
-	$(PIP) install --quiet --no-build-isolation -e '.[demo]'
+	$(PIP) install --quiet -e '.[demo]'
 	$(BIN)/tympan demo
 
 bench: $(READY)
