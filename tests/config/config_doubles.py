@@ -29,6 +29,13 @@ class Needy:
         self.stats_file = stats_file
 
 
+class Own:
+    """As a user may write it: without types, with a default that YAML can't hold, with keys that are required."""
+
+    def __init__(self, input_size, layers, rate=0.5, count=3, activation=print, note=None):  # type: ignore[no-untyped-def]
+        self.values = (input_size, layers, rate, count, activation, note)
+
+
 class Single:
     def __init__(self, vocab_size: int, reduce: bool = True) -> None:
         self.reduce = reduce

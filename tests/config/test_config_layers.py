@@ -75,6 +75,20 @@ def test_user_class_from_the_command_line() -> None:
     assert built.values == (5, 9, 0.1, "a")
 
 
+def test_a_users_class_needs_no_types() -> None:
+    found = parse_args(Toy, ["--thing", "config_doubles:Own", "--thing_conf", "layers=[1e-3, x]"], prog="t")
+    assert found.thing_conf == {"layers": [0.001, "x"], "rate": 0.5, "count": 3, "note": None}
+    built = THINGS.build("config_doubles:Own", found.thing_conf, input_size=1)
+    assert built.values == (1, [0.001, "x"], 0.5, 3, print, None)
+    assert type(built.values[3]) is int
+
+
+@pytest.mark.parametrize("name", [":X", "a b:C", "pkg.mod:", "os.system:call()"])
+def test_a_colon_alone_does_not_make_a_class(name: str) -> None:
+    with pytest.raises(UserError, match="there is no thing"):
+        parse_args(Toy, ["--thing", name], prog="t")
+
+
 def test_build_checks_too() -> None:
     with pytest.raises(UserError, match=r"has no key 'widht'\. Did you mean 'width'"):
         THINGS.build("small", {"widht": 3}, input_size=5)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import typing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from config_doubles import Toy
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tympan.config import dump_config, parse_args
+from tympan.config import dump_config, load_training_config, parse_args
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.cast import members_of
+from tympan.config.lm import LmTrainConfig
+from tympan.config.option import options_of
+from tympan.config.resolve import resolve
 
 text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
 word = text.filter(lambda item: item.lower() not in ("none", "null", "nil", "~"))
@@ -73,3 +80,49 @@ scalars = {
 def test_flags_equal_the_file(values: dict[str, Any]) -> None:
     flags = [f"--{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in values.items()]
     assert parse_args(Toy, flags, prog="t") == dataclasses.replace(parse_args(Toy, [], prog="t"), **values)
+
+
+def values_of(wanted: Any) -> st.SearchStrategy[Any]:
+    """Any value of an option's type."""
+    members = members_of(wanted)
+    if len(members) > 1:
+        plain = [item for item in members if item is not type(None)]
+        return (
+            st.one_of(st.none(), *map(values_of, plain))
+            if len(plain) < len(members)
+            else st.one_of(*map(values_of, plain))
+        )
+    origin, inner = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is typing.Literal:
+        return st.sampled_from(inner)
+    if origin is list:
+        return st.lists(values_of(inner[0]), max_size=3)
+    if origin is tuple:
+        return st.tuples(*map(values_of, inner))
+    if origin is dict:
+        return st.dictionaries(text, tree, max_size=3)
+    return {str: part, int: st.integers(), float: number, bool: st.booleans()}[wanted]
+
+
+def plain_options(schema: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """Some options of a training command, those that choose a class left out."""
+    found = {
+        name: values_of(option.type)
+        for name, option in options_of(schema).items()
+        if option.extra.not_yet is None and option.extra.registry is None and option.extra.conf_of is None
+    }
+    return st.fixed_dictionaries({}, optional=found)
+
+
+@pytest.mark.parametrize("schema", [AsrTrainConfig, LmTrainConfig])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_training_configs_too(schema: Any, data: st.DataObject) -> None:
+    config = dataclasses.replace(resolve(schema, [], is_complete=False), **data.draw(plain_options(schema)))
+    printed = dump_config(config)
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "config.yaml")
+        path.write_text(printed, encoding="utf-8", newline="")
+        again = load_training_config(schema, path)
+    assert again == config
+    assert dump_config(again) == printed

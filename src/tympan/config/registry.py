@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,8 @@ from tympan.config.cast import CastError, cast
 from tympan.config.mistakes import Mistakes, did_you_mean
 from tympan.config.signature import REQUIRED, Parameter, import_class, read_signature
 from tympan.errors import UserError
+
+_IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class Registry:
@@ -86,7 +89,7 @@ class Registry:
 
 def is_import(name: str) -> bool:
     """Whether a name is `package.module:Class`, a class of the user's own."""
-    return ":" in name
+    return _IMPORT.fullmatch(name) is not None
 
 
 def complete(

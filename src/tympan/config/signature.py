@@ -96,8 +96,11 @@ def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset(
         if name in supplied or parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
+        if not _is_plain(default):
+            # A default that YAML can't hold (a layer, a function): the class keeps it to itself.
+            continue
         annotation = hints.get(name, parameter.annotation)
-        result[name] = Parameter(_or_from_default(_known(annotation), default), _as_value(default))
+        result[name] = Parameter(_or_from_default(_known(annotation), default), default)
     return result
 
 
@@ -131,7 +134,7 @@ def _read_arguments(arguments: ast.arguments, supplied: frozenset[str]) -> dict[
             except ValueError:
                 raise _Unreadable from None
         annotation = None if argument.annotation is None else _type_of(argument.annotation)
-        result[argument.arg] = Parameter(_or_from_default(annotation, default), _as_value(default))
+        result[argument.arg] = Parameter(_or_from_default(annotation, default), default)
     return result
 
 
@@ -210,17 +213,13 @@ def _or_from_default(annotation: Any, default: Any) -> Any:
     if annotation is not None:
         return annotation
     if isinstance(default, bool | int | float | str):
-        return float if isinstance(default, int) and not isinstance(default, bool) else type(default)
+        # A default of 0 may stand for a rate as well as for a number of layers.
+        return int | float if type(default) is int else type(default)
     return Any
 
 
-def _as_value(default: Any) -> Any:
-    """As YAML can hold it: enumerations by value, tuples as they are."""
-    if default is REQUIRED or default is None or isinstance(default, bool | int | float | str | list | tuple | dict):
-        return default
-    if dataclasses.is_dataclass(default) and not isinstance(default, type):
-        return dataclasses.asdict(default)
-    raise TypeError(f"a configurable default must be plain data, not {default!r}")
+def _is_plain(default: Any) -> bool:
+    return default is REQUIRED or default is None or isinstance(default, bool | int | float | str | list | tuple | dict)
 
 
 @functools.cache
