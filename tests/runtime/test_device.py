@@ -1,0 +1,121 @@
+"""Devices: what is here is found, what is not is said, and an out-of-tree device trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tympan.errors import UserError
+from tympan.runtime import device
+from tympan.runtime.device import Found, backend_for, choose_kind, device_of, prepare_environment
+
+STAND_IN = Path(__file__).with_name("stand_in")
+SMALL_ASR = Path(__file__).parents[1] / "train"
+
+
+@pytest.fixture
+def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_accelerators", lambda: Found(None, 0))
+
+
+@pytest.fixture
+def two_cards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "find_accelerators", lambda: Found("cuda", 2))
+
+
+def test_the_cpu_is_the_default() -> None:
+    assert choose_kind(ngpu=0, device=None) == "cpu"
+    assert device_of("cpu", local_rank=3) == torch.device("cpu")
+    assert backend_for("cpu") == "gloo"
+
+
+def test_a_card_that_is_not_there(nothing: None) -> None:
+    with pytest.raises(
+        UserError, match=r"--ngpu 2 asks for 2 accelerator, and no accelerator was found here.*--ngpu 0"
+    ):
+        choose_kind(ngpu=2, device=None)
+    with pytest.raises(UserError, match=r"--device npu asks for 1 npu.*pip install 'tympan\[npu\]'"):
+        choose_kind(ngpu=0, device="npu")
+
+
+def test_too_few_cards(two_cards: None) -> None:
+    assert choose_kind(ngpu=2, device=None) == "cuda"
+    with pytest.raises(UserError, match=r"2 cuda was found here \(after CUDA_VISIBLE_DEVICES\). Use --ngpu 2"):
+        choose_kind(ngpu=4, device=None)
+    with pytest.raises(UserError, match=r"--device npu asks for 1 npu, and 2 cuda was found"):
+        choose_kind(ngpu=1, device="npu")
+
+
+def test_collectives_by_device() -> None:
+    assert [backend_for(kind) for kind in ("cuda", "npu")] == ["nccl", "hccl"]
+    with pytest.raises(UserError, match="no collective library for mps"):
+        backend_for("mps")
+
+
+def test_the_ascend_environment_keeps_what_the_user_set() -> None:
+    environment = {"HCCL_EXEC_TIMEOUT": "7"}
+    prepare_environment("npu", environment)
+    assert environment["HCCL_EXEC_TIMEOUT"] == "7"
+    assert environment["HCCL_CONNECT_TIMEOUT"] == "1800"
+    untouched: dict[str, str] = {}
+    prepare_environment("cuda", untouched)
+    assert not untouched
+
+
+ON_STAND_IN = """
+import json, torch
+from small_asr import FeatureBatches, small_asr
+from tympan.runtime.comm import Solo
+from tympan.runtime.device import backend_for, choose_kind, describe, device_of, find_accelerators
+from tympan.runtime.parallel import Parallel, ParallelOptions
+from tympan.runtime.precision import MasterWeights, choose_precision
+from tympan.train.optimizers import build_optimizer
+from tympan.train.reporter import EpochReporter
+from tympan.train.update import UpdateOptions, Updater, trainable
+
+found = find_accelerators()
+kind = choose_kind(ngpu=1, device=None)
+def losses(device):
+    precision = choose_precision("float32", device_type=device.type, loss_scale=512.0)
+    model = small_asr().to(device)
+    named = trainable(model)
+    masters = MasterWeights([p for _, p in named], updates="plain")
+    updater = Updater(
+        Parallel(model, comm=Solo(), device=device, options=ParallelOptions()),
+        build_optimizer(torch.optim.Adam, {"lr": 0.01}, named), None,
+        masters=masters, precision=precision, comm=Solo(), device=device, options=UpdateOptions(),
+    )
+    seen = []
+    for batch in FeatureBatches([3, 4]).build_iter(1):
+        part = EpochReporter("train", 1, comm=Solo())
+        updater.learn([batch], number=1, reporter=part)
+        seen.append(part.means()["loss"])
+    return seen, {str(p.device) for p in model.parameters()}
+device = device_of(kind, local_rank=0)
+npu, places = losses(device)
+cpu, _ = losses(torch.device("cpu"))
+print(json.dumps({"found": str(found), "name": describe(device), "backend": backend_for(kind),
+                  "npu": npu, "cpu": cpu, "places": sorted(places)}))
+"""
+
+
+def test_an_npu_appears_and_trains_once_its_package_is_installed() -> None:
+    """With a stand-in registered through torch's own mechanism: the values of the CPU, reached by way of the device."""
+    paths = os.pathsep.join([str(STAND_IN), str(SMALL_ASR)])
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", ON_STAND_IN], env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr[:3000]
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["found"] == "2 npu"
+    assert result["name"] == "npu:0 (stand-in)"
+    assert result["backend"] == "hccl"
+    assert result["places"] == ["npu:0"]
+    assert result["npu"] == pytest.approx(result["cpu"], rel=1e-5)
