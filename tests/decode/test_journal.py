@@ -71,5 +71,5 @@ def test_batches_are_bounded_and_complete() -> None:
 
 def test_the_encoders_groups_waste_little() -> None:
     lengths = [100, 99, 96, 94, 50, 51]
-    groups = group_by_length(lengths, max_padding=0.05)
-    assert groups == [[0, 1, 2], [3], [5, 4]]
+    assert group_by_length(lengths, max_padding=0.05, max_total=1000) == [[0, 1, 2], [3], [5, 4]]
+    assert group_by_length(lengths, max_padding=0.05, max_total=200) == [[0, 1], [2, 3], [5, 4]]

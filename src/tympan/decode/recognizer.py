@@ -26,8 +26,10 @@ from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 
-MAX_PADDING = 0.05
-"""Share of padding that the encoder may meet on a CPU: one utterance keeps it busy, and padding costs as much."""
+CPU_SECONDS, CPU_PADDING = 20.0, 0.05
+"""A CPU's encoder takes this much audio at once, with this share of padding: a sentence keeps it busy, and padding
+costs as much as speech. The search takes the whole batch.
+"""
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Frames times states: a byte each."""
@@ -167,7 +169,11 @@ class Recognizer:
         frames = self.loaded.model.output_lengths(torch.tensor(lengths, device=self.loaded.device))
         if int(frames.min()) < 1:
             raise UserError(f"{min(lengths)} samples or frames are too short: the encoder makes no frame of them")
-        groups = group_by_length(lengths, max_padding=MAX_PADDING if self.loaded.device.type == "cpu" else 1.0)
+        seconds = [self.duration_s(item) for item in inputs]
+        is_cpu = self.loaded.device.type == "cpu"
+        groups = (
+            group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS) if is_cpu else [range(len(inputs))]
+        )
         outputs: dict[int, Tensor] = {}
         for group in groups:
             speech, group_lengths = _pad([prepared[place] for place in group], self.loaded.device, self.loaded.dtype)
