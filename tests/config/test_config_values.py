@@ -141,6 +141,20 @@ def test_bad_yaml_has_line_and_column(text: str, place: str) -> None:
     assert str(caught.value).startswith(f"f.yaml{place}")
 
 
+def test_aliases_can_not_multiply_without_end() -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9)]
+    with pytest.raises(UserError, match="more than 500000 values"):
+        parse_yaml("\n".join(lines), "bomb.yaml")
+    with pytest.raises(UserError, match="nested too deeply"):
+        parse_yaml("a: &a [*a]", "loop.yaml")
+
+
+def test_a_large_vocabulary_is_read() -> None:
+    tokens = [f"token{n}" for n in range(20_000)]
+    assert parse_yaml(dump_yaml({"token_list": tokens}), "x").value == {"token_list": tokens}
+
+
 def test_dumped_text_that_looks_like_a_number_stays_text() -> None:
     value = {
         "a": "1e-3",

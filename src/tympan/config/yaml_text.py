@@ -21,6 +21,9 @@ _FLOAT = re.compile(
 _INT = re.compile(r"^-?(?:0|[1-9][0-9]*)$")
 _KEEP = {"tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
 
+# A vocabulary has some 100,000 tokens; a few nested aliases in a hostile file would make billions of values.
+_MOST_VALUES = 500_000
+
 KeyPath = tuple[str | int, ...]
 
 
@@ -121,6 +124,9 @@ _Dumper.add_multi_representer(Path, lambda dumper, path: dumper.represent_str(st
 
 def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
     document.lines.setdefault(path, node.start_mark.line + 1)
+    if len(document.lines) > _MOST_VALUES:
+        problem = f"more than {_MOST_VALUES} values (do aliases multiply?)"
+        raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
     if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
         loader.flatten_mapping(node)
         return _construct_mapping(loader, node, path, document)
