@@ -50,7 +50,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         nproc=options.cards if options.device == "cpu" else 1,
         **{
             name: getattr(options, name)
-            for name in "device data_url train_config lm_config decode_config n_average speeds nj asr_args".split()
+            for name in [
+                "device",
+                "data_url",
+                "train_config",
+                "lm_config",
+                "decode_config",
+                "n_average",
+                "speeds",
+                "nj",
+                "asr_args",
+            ]
         },
     )
     if options.performance:

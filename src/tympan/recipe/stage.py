@@ -20,7 +20,7 @@ class Step:
     """
 
     name: str
-    run: Callable[[], None]
+    run: Callable[[], object]
     needs: Sequence[Path] = ()
     makes: Sequence[Path] = ()
     settings: Mapping[str, object] = field(default_factory=dict)

@@ -31,7 +31,7 @@ KEEP_ALIVE_ATTEMPTS = 5
 
 def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
     """Start MAX agents on this host and wait for them; the run has succeeded if one of them says so."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch.distributed import TCPStore
 
     assert plan.elastic is not None
     store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
