@@ -14,8 +14,12 @@ import torch
 from torch import nn
 
 from tympan.config.choices import OPTIMIZERS, SCHEDULERS
-from tympan.config.parse import dump_config
+from tympan.config.command_line import read_command_line
+from tympan.config.mistakes import Mistakes
+from tympan.config.option import options_of
+from tympan.config.parse import dump_config, read_layer
 from tympan.config.train import TrainConfig
+from tympan.config.training import RULES
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.comm import Comm, Distributed, Solo
@@ -47,12 +51,15 @@ def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None 
     if config.output_dir is None:
         raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
     device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if device_kind == "npu" and not _was_given(config, "batch_type", arguments):
+        # Every new shape is compiled there: fixed shapes ran 17 times as fast in the Ascend port of the recipe
+        config = replace(config, batch_type="bucket")
     dist_options = _dist_options(config)
     ranks = worker_ranks(dist_options, os.environ)
     if ranks is None and not (config.collect_stats or config.dry_run):
         plan = _launch_plan(config, dist_options)
         if plan is not None:
-            arguments = list(sys.argv[1:] if argv is None else argv)
             if not config.resume and plan.hosts.rank == 0:
                 set_aside(Path(config.output_dir))
             return launch(plan, ["-m", f"tympan.bin.{kind}_train", *arguments, "--resume", "true"])
@@ -299,6 +306,12 @@ def _collect(config: TrainConfig, kind: Kind, directory: Path) -> int:
             writes_features=config.write_collected_feats,
         )
     return 0
+
+
+def _was_given(config: TrainConfig, name: str, arguments: Sequence[str]) -> bool:
+    """Whether the user has chosen this option, on the command line or in a file."""
+    line = read_command_line(arguments, options_of(type(config)), Mistakes())
+    return name in line.values or any(name in read_layer(Path(path), RULES).values for path in line.configs)
 
 
 def _dist_options(config: TrainConfig) -> DistOptions:
