@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tympan.errors import UserError
+from tympan.models.ctc_loss import ctc_loss
 from tympan.nn.dropout import Dropout
 from tympan.nn.full_precision import at_least_float32, full_precision
 
@@ -45,14 +46,12 @@ class Ctc(nn.Module):
         """(batch,) losses. out (batch, time, size); text (batch, length), whatever beyond its lengths."""
         logits = self.ctc_lo(self.dropout(out))
         with full_precision(logits):
-            log_probs = at_least_float32(logits).log_softmax(-1).transpose(0, 1)
-            return F.ctc_loss(
-                log_probs,
-                text.clamp(min=0),
+            return ctc_loss(
+                at_least_float32(logits),
                 lengths,
+                text.clamp(min=0),
                 text_lengths,
-                blank=blank_id,
-                reduction="none",
+                blank_id=blank_id,
                 zero_infinity=self.zero_infinity,
             )
 

@@ -95,11 +95,15 @@ class MultiHeadedAttention(nn.Module):
         return torch.matmul(self.dropout(weights), v)
 
     def _project_all(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One product for queries, keys and values."""
+        q, k, v = self._project_flat(x)
+        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
+
+    def _project_flat(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One product for queries, keys and values, each (batch, time, size)."""
         linears = (self.linear_q, self.linear_k, self.linear_v)
         weight = torch.cat([linear.weight for linear in linears])
         q, k, v = F.linear(x, weight, torch.cat([linear.bias for linear in linears])).chunk(3, dim=-1)
-        return self.split_heads(q), self.split_heads(k), self.split_heads(v)
+        return q, k, v
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(batch, time, size) as (batch, heads, time, head size)."""
@@ -127,36 +131,47 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
 
     def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
         assert context.table is not None
-        q, k, v = self._project_all(x)
+        batch, time, _ = x.shape
+        q, k, v = self._project_flat(x)
         by_position = self._shift(self._score_positions(q, context.table), context)
         if self.zero_triu:
             by_position = by_position.tril()
         scale = 1.0 / math.sqrt(self.head_size)
-        q = q + self.pos_bias_u.unsqueeze(1)
+        q = q + self.pos_bias_u.flatten()
         if self.keep_weights or (q.is_cpu and torch.is_grad_enabled()):
-            scores = torch.add(torch.matmul(q * scale, k.transpose(-2, -1)), by_position, alpha=scale)
-            out = self._mix(scores.add_(context.bias), v)
+            q, k, v = (self._by_head(part) for part in (q, k, v))
+            scores = torch.baddbmm(by_position.flatten(0, 1), q, k.transpose(1, 2), beta=scale, alpha=scale)
+            scores = scores.view(self.heads, batch, time, time).add_(context.bias.squeeze(1)).flatten(0, 1)
+            weights = scores.softmax(-1)
+            if self.keep_weights:
+                self.weights = weights.detach().view(self.heads, batch, time, time).transpose(0, 1)
+            out = torch.bmm(self.dropout(weights), v).view(self.heads, batch, time, -1).transpose(0, 1)
         else:
-            bias = torch.add(context.bias, by_position, alpha=scale)
+            q, k, v = (self.split_heads(part) for part in (q, k, v))
+            bias = torch.add(context.bias, by_position.transpose(0, 1), alpha=scale)
             out = _fused(q, k, v, bias, dropout_p=self._dropout_p())
         return self._join_heads(out)
 
+    def _by_head(self, x: Tensor) -> Tensor:
+        """(batch, time, size) as (heads * batch, time, head size)."""
+        return x.unflatten(-1, (self.heads, self.head_size)).permute(2, 0, 1, 3).flatten(0, 1)
+
     def _score_positions(self, q: Tensor, table: Tensor) -> Tensor:
-        """(batch, heads, time, positions): every query against every relative position.
+        """(heads, batch, time, positions): every query against every relative position.
 
         The table is the same for all utterances: one product a head, not one an utterance and head.
         """
-        batch, _, time, _ = q.shape
+        batch, time, _ = q.shape
         p = self.linear_pos(table).unflatten(-1, (self.heads, self.head_size)).permute(1, 2, 0)
-        queries = (q + self.pos_bias_v.unsqueeze(1)).permute(1, 0, 2, 3).flatten(1, 2)
-        return torch.bmm(queries, p).unflatten(1, (batch, time)).transpose(0, 1)
+        queries = (q + self.pos_bias_v.flatten()).view(batch * time, self.heads, self.head_size).transpose(0, 1)
+        return torch.bmm(queries, p).unflatten(1, (batch, time))
 
     def _shift(self, scores: Tensor, context: SelfAttentionContext) -> Tensor:
-        """(batch, heads, time, time): of row i, the columns time - 1 - i to 2 * time - 2 - i. A view."""
-        batch, heads, time, positions = scores.shape
+        """(heads, batch, time, time): of row i, the columns time - 1 - i to 2 * time - 2 - i. A view."""
+        heads, batch, time, positions = scores.shape
         strides = (scores.stride(0), scores.stride(1), positions - 1, 1)
         offset = scores.storage_offset() + time - 1
-        return scores.as_strided((batch, heads, time, time), strides, offset)
+        return scores.as_strided((heads, batch, time, time), strides, offset)
 
 
 class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
@@ -171,7 +186,7 @@ class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
 
     def _shift(self, scores: Tensor, context: SelfAttentionContext) -> Tensor:
         assert context.lengths is not None
-        batch, heads, time, _ = scores.shape
+        heads, batch, time, _ = scores.shape
         query = torch.arange(time, device=scores.device).unsqueeze(1)
         key = torch.arange(time, device=scores.device)
         lengths = context.lengths.view(-1, 1, 1)
@@ -180,8 +195,8 @@ class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
         past = query * time + (lengths - 1 - query + key)
         future = (query + 1) * time + (key - query - 2)
         index = (first + torch.where(key <= query, past, future)).clamp_(0, time * time - 1)
-        index = index.view(batch, 1, time * time).expand(batch, heads, time * time)
-        shifted = scores.flatten(2).gather(2, index).view(batch, heads, time, time)
+        index = index.view(1, batch, time * time).expand(heads, batch, time * time)
+        shifted = scores.flatten(2).gather(2, index).view(heads, batch, time, time)
         return shifted.masked_fill(key == query + 1, 0.0)
 
 

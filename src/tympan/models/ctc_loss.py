@@ -1,0 +1,76 @@
+"""The CTC loss, cheaper on a CPU: its recursion and gradient look at the tokens of each transcript alone.
+
+torch's gradient visits the whole vocabulary for every frame, in another memory order than the model's. But the loss
+depends on the logits through their normaliser and the few tokens of the transcript only:
+d loss / d logits = softmax(logits) - posterior of the transcript's tokens (Graves et al. 2006, equation 16).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def ctc_loss(
+    logits: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor, *, blank_id: int, zero_infinity: bool
+) -> Tensor:
+    """(batch,) losses of logits (batch, time, vocabulary) against text (batch, length) of ids from 0 on."""
+    if logits.is_cpu and text.size(1) > 0:
+        return _CtcLoss.apply(logits, lengths, text, text_lengths, blank_id, zero_infinity)  # type: ignore[no-any-return]
+    log_probs = logits.log_softmax(-1).transpose(0, 1)
+    return F.ctc_loss(
+        log_probs, text, lengths, text_lengths, blank=blank_id, reduction="none", zero_infinity=zero_infinity
+    )
+
+
+class _CtcLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        lengths: Tensor,
+        text: Tensor,
+        text_lengths: Tensor,
+        blank_id: int,
+        zero_infinity: bool,
+    ) -> Tensor:
+        log_probs = logits.log_softmax(-1)
+        tokens = F.pad(text, (1, 0), value=blank_id)  # (batch, 1 + length): an alphabet for each utterance
+        index = tokens.unsqueeze(1).expand(-1, logits.size(1), -1)
+        with torch.enable_grad():
+            small = log_probs.gather(2, index).detach().requires_grad_()
+            losses = F.ctc_loss(
+                small.transpose(0, 1),
+                1 + _first_occurrence(text),
+                lengths,
+                text_lengths,
+                blank=0,
+                reduction="none",
+                zero_infinity=zero_infinity,
+            )
+            if not ctx.needs_input_grad[0]:
+                return losses.detach()
+            (grad_small,) = torch.autograd.grad(losses.sum(), small)
+        is_counted = torch.arange(logits.size(1)) < lengths.unsqueeze(1)
+        if zero_infinity:
+            is_counted &= (losses.detach() != 0).unsqueeze(1) | grad_small.ne(0).any(2)
+        # torch's gradient is exp(log_probs) - posterior, as if its input were all of a softmax.
+        posterior = (small.detach().exp() - grad_small) * is_counted.unsqueeze(-1)
+        ctx.save_for_backward(log_probs, index, posterior, is_counted)
+        return losses.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        log_probs, index, posterior, is_counted = ctx.saved_tensors
+        weight = grads[0].view(-1, 1, 1)
+        grad = log_probs.exp().mul_(weight * is_counted.unsqueeze(-1))
+        grad.scatter_add_(2, index, -weight * posterior)
+        return grad, None, None, None, None, None
+
+
+def _first_occurrence(text: Tensor) -> Tensor:
+    """(batch, length): where each token stands for the first time, so that equal tokens have equal ids."""
+    return (text.unsqueeze(2) == text.unsqueeze(1)).int().argmax(2)
