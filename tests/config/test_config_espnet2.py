@@ -221,6 +221,15 @@ def test_a_config_that_espnet2_saved_loads(golden: Path) -> None:
     assert (lm.lm, lm.lm_conf["unit"]) == ("seq_rnn", 128)
 
 
+def test_keys_that_espnet2_notes_are_no_options(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("version: '1'\nconfig: other.yaml\n", encoding="utf-8")
+    with pytest.raises(UserError) as caught:
+        parse("--config", str(path))
+    assert f"{path}:1: unknown option 'version'" in str(caught.value)
+    assert f"{path}:2: unknown option 'config'" in str(caught.value)
+
+
 def test_how_a_model_was_trained_does_not_keep_it_from_being_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

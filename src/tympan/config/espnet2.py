@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-# Written into every run's config.yaml by ESPnet2, no options.
-WRITTEN_BY_ESPNET2 = frozenset({"config", "print_config", "required", "version", "distributed"})
+from tympan.config.yaml_text import Document
+
+_WRITTEN = frozenset({"config", "print_config", "required", "version", "distributed"})
+"""No options: ESPnet2 writes them into every run's config.yaml."""
 
 # Keys by `option:class` that only ESPnet2's class reads, with its defaults: taken at the default, refused otherwise.
 LACKING: dict[str, dict[str, Any]] = {
@@ -28,3 +30,11 @@ LACKING: dict[str, dict[str, Any]] = {
         "whisper_task": None,
     },
 }
+
+
+def without_notes(document: Document) -> Document:
+    """A config.yaml that ESPnet2 wrote, without what it noted there; a file that a user wrote stays as it is."""
+    if not {"print_config", "required"} <= set(document.value):
+        return document
+    value = {key: item for key, item in document.value.items() if key not in _WRITTEN}
+    return Document(document.name, value, document.lines)

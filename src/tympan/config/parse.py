@@ -59,8 +59,7 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
         raise UserError(f"{path}: must be a mapping of options to values, found {type(document.value).__name__}")
     if rules.translate is not None:
         document = rules.translate(document)
-    values = {key: item for key, item in document.value.items() if key not in rules.ignored}
-    return Layer(values, document.where)
+    return Layer(document.value, document.where)
 
 
 def dump_config(config: Any) -> str:

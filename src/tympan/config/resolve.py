@@ -39,13 +39,12 @@ class Conflict:
 class Rules:
     """What a command adds to the plain reading of its options.
 
-    `translate` turns a file of another toolkit into ours; `ignored` are keys that a file may have and nothing reads;
+    `translate` turns a file of another toolkit into ours;
     `lacking` are ESPnet2's keys of a `*_conf` that our class has not, by `option:class`, with ESPnet2's defaults;
     `check` finds options that exclude or need each other.
     """
 
     translate: Callable[[Document], Document] | None = None
-    ignored: frozenset[str] = frozenset()
     lacking: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], Iterable[Conflict]] | None = None
 

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 
 from tympan.config.checks import check_together
 from tympan.config.espnet1 import translate_espnet1
-from tympan.config.espnet2 import LACKING, WRITTEN_BY_ESPNET2
+from tympan.config.espnet2 import LACKING, without_notes
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
 from tympan.config.parse import parse_args, read_layer
 from tympan.config.registry import is_import
 from tympan.config.resolve import Layer, Rules, resolve
 from tympan.config.train import TrainConfig
+from tympan.config.yaml_text import Document
 from tympan.errors import UserError
 
 logger = logging.getLogger(__name__)
@@ -64,5 +65,9 @@ def _refuse_imports(schema: type[Any], layer: Layer) -> None:
     mistakes.check()
 
 
-RULES = Rules(translate=translate_espnet1, ignored=WRITTEN_BY_ESPNET2, lacking=LACKING, check=check_together)
-MODEL_RULES = dataclasses.replace(RULES, translate=None, check=None)
+def _translate(document: Document) -> Document:
+    return without_notes(translate_espnet1(document))
+
+
+RULES = Rules(translate=_translate, lacking=LACKING, check=check_together)
+MODEL_RULES = Rules(translate=without_notes, lacking=LACKING)
