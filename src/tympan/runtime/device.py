@@ -103,6 +103,11 @@ def backend_for(kind: str, asked: str = "nccl") -> str:
     raise UserError(f"--dist_backend {asked}: {kind} has {own}; leave the option out")
 
 
+def compiles_every_shape(kind: str) -> bool:
+    """Whether a batch of a new padded shape costs a compilation there, so that few fixed shapes are better."""
+    return kind == "npu"
+
+
 def has_float64(device: torch.device) -> bool:
     """Whether double precision is at hand (NPU and MPS have none)."""
     return device.type in ("cpu", "cuda")

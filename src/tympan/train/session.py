@@ -23,7 +23,14 @@ from tympan.config.training import RULES
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.comm import Comm, Distributed, Solo
-from tympan.runtime.device import backend_for, choose_kind, describe, device_of, prepare_environment
+from tympan.runtime.device import (
+    backend_for,
+    choose_kind,
+    compiles_every_shape,
+    describe,
+    device_of,
+    prepare_environment,
+)
 from tympan.runtime.launch import LaunchPlan, as_worker, launch
 from tympan.runtime.log import setup_logging
 from tympan.runtime.parallel import Parallel, ParallelOptions
@@ -52,7 +59,7 @@ def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None 
         raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
     device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if device_kind == "npu" and not _was_given(config, "batch_type", arguments):
+    if compiles_every_shape(device_kind) and not _was_given(config, "batch_type", arguments):
         # Every new shape is compiled there: fixed shapes ran 17 times as fast in the Ascend port of the recipe
         config = replace(config, batch_type="bucket")
     dist_options = _dist_options(config)
