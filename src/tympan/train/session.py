@@ -57,6 +57,7 @@ def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None 
     """What `asr_train` and `lm_train` do after parsing; returns the exit code."""
     if config.output_dir is None:
         raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
+    directory = Path(config.output_dir)
     device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if compiles_every_shape(device_kind) and not _was_given(config, "batch_type", arguments):
@@ -68,7 +69,7 @@ def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None 
         plan = _launch_plan(config, dist_options)
         if plan is not None:
             if not config.resume and plan.hosts.rank == 0:
-                set_aside(Path(config.output_dir))
+                set_aside(directory)
             return launch(plan, ["-m", f"tympan.bin.{kind}_train", *arguments, "--resume", "true"])
     if ranks is None:
         return _work(config, kind, device_kind, None)
