@@ -146,3 +146,18 @@ def test_end_is_detected_after_three_hopeless_lengths() -> None:
     assert not is_end_detected(hopeless, step=10)
     assert not is_end_detected([*hopeless, ended(6, -10.0)], step=9)
     assert not is_end_detected([], step=9)
+
+
+def test_a_search_too_large_for_memory_is_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from tympan.decode import searcher as module
+    from tympan.decode.settings import DecodeSettings
+
+    model = SimpleNamespace(decoder=None, ctc=object(), blank_id=0, sos=EOS, eos=EOS, vocab_size=VOCAB)
+    search = module.Searcher(model, DecodeSettings(beam_size=3, ctc_weight=1.0, maxlenratio=-5))
+    encoded = toy_batch([12, 5, 20, 9], vocab=VOCAB, seed=2)
+    whole = search(encoded)
+    monkeypatch.setattr(module, "MAX_SCORES", 2 * 3 * VOCAB)
+    parts = search(encoded)
+    assert [[h.token_ids for h in found] for found in parts] == [[h.token_ids for h in found] for found in whole]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import MISSING, fields
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -224,6 +228,35 @@ def test_alignment_of_a_given_text(an4: Path, packed: Path, capsys: pytest.Captu
         run(asr_align.main, [str(packed), "--audio", str(an4 / "wav" / "an253-fash-b.wav"), "--text", "GO" * 40]) == 1
     )
     assert "encoder frames can hold" in capsys.readouterr().err
+
+
+def test_half_precision_hears_the_same(an4: Path, packed: Path) -> None:
+    recognizer = Recognizer.from_pretrained(packed, dtype="bfloat16")
+    assert recognizer(an4 / "wav" / "cen8-fcaw-b.wav").text == BEST["cen8-fcaw-b"]
+
+
+def test_a_model_comes_from_the_hub_by_name(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub, errors = ModuleType("huggingface_hub"), ModuleType("huggingface_hub.errors")
+    asked: list[str] = []
+    hub.snapshot_download = lambda name: asked.append(name) or str(packed)  # type: ignore[attr-defined]
+    errors.HfHubHTTPError = type("HfHubHTTPError", (Exception,), {})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setitem(sys.modules, "huggingface_hub.errors", errors)
+    assert Recognizer.from_pretrained("someone/something").settings.beam_size == 10
+    assert asked == ["someone/something"]
+
+
+def test_espnet2s_options_and_defaults_are_taken(reference: Path) -> None:
+    ours = {item.name: item for item in fields(asr_inference.Options)}
+    changed = {"config", "batch_size", "output_dir", "data_path_and_name_and_type"}
+    for line in (reference / "espnet2_asr_inference_options.txt").read_text().splitlines():
+        found = re.match(r"--(\w+)  default=(.+?)(  choices.*|  type.*)?$", line)
+        if found is None or found[1] in changed:
+            continue
+        default = ours[found[1]].default
+        if default is MISSING:
+            default = ours[found[1]].default_factory()
+        assert default == ast.literal_eval(found[2]), line
 
 
 def test_a_packed_model_that_names_a_class_is_refused(

@@ -91,9 +91,14 @@ class CtcPrefixScorer:
     def _score_all(self, state: CtcPrefixState) -> Tensor:
         """The sum over frames as one matrix product; float64 holds what lies up to 700 nats below the best frame."""
         padding = _is_padding(state.lengths, state.log_probs.size(1)).unsqueeze(2)
-        probs = _readable(state.log_probs[state.utterance], padding).double().exp()
         peak = _peak(state.before_any)
-        scores = ((state.before_any - peak).exp() @ probs).log() + peak
+        weights = (state.before_any - peak).exp()
+        # One utterance after another: the posteriors in float64 are the largest thing in the search.
+        sums = [
+            weights[place] @ _readable(state.log_probs[row], padding[place]).double().exp()
+            for place, row in enumerate(state.utterance.tolist())
+        ]
+        scores = torch.stack(sums).log() + peak
         tokens = torch.arange(scores.size(2), device=scores.device)
         return torch.where(tokens == state.last.unsqueeze(2), self._again(state), scores)
 

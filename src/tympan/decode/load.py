@@ -20,6 +20,7 @@ from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
 from tympan.models.weights import fill_weights, load_weights
+from tympan.runtime.precision import choose_precision
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 
@@ -55,7 +56,7 @@ def load_model(
     """Everything that `files` names."""
     files.check()
     device = device or torch.device("cpu")
-    number_format: torch.dtype = getattr(torch, dtype)
+    number_format = _number_format(dtype, device)
     config = load_training_config(AsrTrainConfig, files.asr_train_config, allow_import=allow_import)
     vocabulary = _vocabulary(config, files)
     config = dataclasses.replace(config, token_list=list(vocabulary.tokens))
@@ -67,7 +68,7 @@ def load_model(
         lm = _load_lm(files.lm_train_config, files.lm_file, vocabulary, files=files, allow_import=allow_import)
         lm.to(device=device, dtype=number_format).eval()
     return LoadedModel(
-        model=model.to(device=device, dtype=number_format).eval(),
+        model=_converted(model, device, number_format),
         vocabulary=vocabulary,
         tokenizer=_tokenizer(config, files),
         input=speech_input(config, model, folder=files.asr_train_config.parent),
@@ -76,6 +77,25 @@ def load_model(
         lm=lm,
         ngram=None if files.ngram_file is None else _load_ngram(files.ngram_file, vocabulary, settings, device),
     )
+
+
+def _number_format(name: str, device: torch.device) -> torch.dtype:
+    """A format that this device can compute in, tried before anything is built."""
+    try:
+        choose_precision(name, device_type=device.type)
+    except UserError as error:
+        raise UserError(str(error).replace("--train_dtype", "--dtype")) from None
+    number_format: torch.dtype = getattr(torch, name)
+    return number_format
+
+
+def _converted(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
+    """The model in its number format; features are made in float32 at least."""
+    model.to(device=device, dtype=dtype)
+    for part in (model.frontend, model.normalize):
+        if part is not None and dtype in (torch.float16, torch.bfloat16):
+            part.float()
+    return model.eval()
 
 
 def _vocabulary(config: Any, files: ModelFiles) -> Vocabulary:

@@ -14,9 +14,15 @@ from tympan.errors import UserError
 
 CONFIG = "config.yaml"
 SETTINGS = "decode.yaml"
-WEIGHTS = ("model.safetensors", "model.pth", "valid.acc.ave.pth", "valid.acc.best.pth", "valid.loss.ave.pth")
-LM_WEIGHTS = ("model.safetensors", "model.pth", "valid.loss.ave.pth", "valid.loss.best.pth")
-NGRAMS = ("ngram.arpa", "ngram.arpa.gz", "ngram.bin")
+WEIGHTS = (
+    "model.safetensors",
+    "model.pth",
+    "valid.acc.ave.pth",
+    "valid.acc.best.pth",
+    "valid.*.ave.pth",
+    "valid.*.best.pth",
+)
+NGRAMS = "ngram.*"
 
 
 @dataclass(frozen=True)
@@ -72,8 +78,8 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
         asr_train_config=config,
         asr_model_file=_first(folder, WEIGHTS),
         lm_train_config=lm / CONFIG if lm.is_dir() else None,
-        lm_file=_first(lm, LM_WEIGHTS) if lm.is_dir() else None,
-        ngram_file=next((folder / name for name in NGRAMS if (folder / name).exists()), None),
+        lm_file=_first(lm, WEIGHTS) if lm.is_dir() else None,
+        ngram_file=next(iter(sorted(folder.glob(NGRAMS))), None),
         root=folder,
         settings=_read_mapping(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
     )
@@ -107,8 +113,8 @@ def _published(folder: Path) -> ModelFiles:
 
 def _first(folder: Path, names: Sequence[str]) -> Path:
     for name in names:
-        if (folder / name).exists():
-            return folder / name
+        for path in sorted(folder.glob(name)):
+            return path
     others = sorted(path.name for path in folder.glob("*.pth"))
     found = f"found {', '.join(others)}" if others else "there are no weights"
     raise UserError(f"{folder}: none of {', '.join(names)} is here ({found}); name the file with --asr_model_file")

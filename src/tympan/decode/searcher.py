@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from tympan.decode.ctc_beam import ctc_prefix_beam_search
 from tympan.decode.ctc_greedy import ctc_greedy
 from tympan.decode.ctc_prefix import CtcPrefixScorer
@@ -15,6 +17,9 @@ from tympan.decode.scorers import AttentionScorer, LengthBonus, LmScorer
 from tympan.decode.search import BeamSearch, Weighted
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
+
+MAX_SCORES = 32_000_000
+"""Utterances times beams times tokens: 128 MB for each scorer in float32."""
 
 
 class Searcher:
@@ -46,6 +51,15 @@ class Searcher:
             )
 
     def __call__(self, encoded: Encoded) -> list[list[Ended]]:
+        """In as many parts as the scores of all beams over the vocabulary need to fit."""
+        beam_size = 1 if self.settings.search == "ctc_greedy" else self.settings.beam_size
+        size = max(1, MAX_SCORES // (beam_size * self.model.vocab_size))
+        if size >= encoded.utterances:
+            return self._search(encoded)
+        rows = torch.arange(encoded.utterances, device=encoded.lengths.device)
+        return [hypotheses for part in rows.split(size) for hypotheses in self._search(encoded.select(part))]
+
+    def _search(self, encoded: Encoded) -> list[list[Ended]]:
         settings, model = self.settings, self.model
         if settings.search == "ctc_greedy":
             return ctc_greedy(encoded, blank_id=model.blank_id)
