@@ -109,7 +109,7 @@ class _Subsampling(torch.autograd.Function):
         for index in (1, 3, 4, 5):
             views[index].addmm_(grad_narrow, weights[index].t())
         _threshold_in_place(grad_wide, wide, 0.0, grad_input=grad_wide)
-        grad_first = grad_wide[:-2].t() @ patches
+        grad_first = (patches.t() @ grad_wide[:-2]).t()
         return (
             None,
             grad_first[:, :9].reshape(channels, 1, 3, 3),
