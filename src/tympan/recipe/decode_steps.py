@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +39,12 @@ def decode_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
         )
     for name in corpus.decoded():
         steps += _set_steps(options, train, name)
-    return steps
+    return [*steps, _pack_step(options, directory)]
+
+
+def packed_dir(options: RecipeOptions, directory: Path) -> Path:
+    """The folder with everything that `tympan transcribe` needs."""
+    return directory / f"packed_{options.model_file.removesuffix('.pth')}_{Path(options.decode_config).stem}"
 
 
 def inference_arguments(options: RecipeOptions, train: str, name: str) -> list[str]:
@@ -109,6 +115,24 @@ def _score_step(reference: Path, hypothesis: Path, unit: str, folder: Path, labe
     makes = [folder / "result.txt", folder / "score.json"]
     name = f"{folder.name.replace('_', ' ')} {label}"
     return Step(name, partial(run_command, "score", arguments), [reference, hypothesis], makes, {"unit": unit})
+
+
+def _pack_step(options: RecipeOptions, directory: Path) -> Step:
+    folder = packed_dir(options, directory)
+    config, weights = directory / "config.yaml", directory / options.model_file
+    needs = [config, weights, Path(options.decode_config), *_language_models(options).values()]
+    arguments = [str(folder), "--asr_train_config", str(config), "--asr_model_file", str(weights)]
+    for flag, path in _language_models(options).items():
+        arguments += [flag, str(path)]
+    model = bpe_model(options)
+    arguments += ["--bpemodel", str(model)] if model else []
+    arguments += ["--decode_config", options.decode_config]
+
+    def pack() -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        run_command("pack", arguments)
+
+    return Step(f"pack {directory.name}", pack, needs, [folder / "config.yaml", folder / "model.safetensors"])
 
 
 def _language_models(options: RecipeOptions) -> dict[str, Path]:

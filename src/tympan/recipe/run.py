@@ -6,9 +6,10 @@ import json
 import time
 from pathlib import Path
 
+from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
-from tympan.recipe.corpus import Corpus, find_corpus
-from tympan.recipe.decode_steps import error_rates
+from tympan.recipe.corpus import DATA, Corpus, find_corpus
+from tympan.recipe.decode_steps import error_rates, packed_dir
 from tympan.recipe.engine import Engine, in_words, status_table
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import find_stage
@@ -56,7 +57,10 @@ def _summarise(options: RecipeOptions, corpus: Corpus) -> None:
             _say(f"{kind} {name} {rate:.1f} %")
         decoded = options.decode_dir(train, name)
         _say(f"  {decoded / 'score_cer' / 'result.txt'}\n  {decoded / 'report.html'}")
-    _say(f"model: {directory / options.model_file}")
+    folder = packed_dir(options, directory)
+    _say(f"model {folder}")
+    recordings = read_table(DATA / corpus.decoded()[-1] / "wav.scp")
+    _say(f"hear it: tympan transcribe {folder} {next(iter(recordings.values()))}")
 
 
 def _say(line: str) -> None:
