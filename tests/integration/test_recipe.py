@@ -58,9 +58,11 @@ def test_all_stages_leave_their_files(finished: tuple[Path, str]) -> None:
         decoded / "report.html",
     ):
         assert path.is_file(), path
-    assert re.search(r"CER test [\d.]+ %", said)
+    assert re.search(r"^test: CER [\d.]+ %", said, re.MULTILINE)
     result = (decoded / "score_cer" / "result.txt").read_text(encoding="utf-8")
     assert "Sum/Avg" in result
+    line = next(line for line in said.splitlines() if line.startswith("transcribe with it: "))
+    assert (directory / line.split(" transcribe ")[1].split()[0] / "model.safetensors").is_file()
     assert json.loads((decoded / "score_cer" / "score.json").read_text())["sentences"] == 3
 
 

@@ -34,7 +34,7 @@ def test_the_command_trains_on_the_device_with_few_shapes(beeps: Path, tmp_path:
     on_card, on_cpu = weights(tmp_path / "npu" / "1epoch.pth"), weights(tmp_path / "cpu" / "1epoch.pth")
     for name, tensor in on_cpu.items():
         assert str(on_card[name].device) == "cpu"
-        assert on_card[name].numpy() == pytest.approx(tensor.numpy(), abs=1e-4), name
+        assert on_card[name].numpy() == pytest.approx(tensor.numpy(), abs=1e-3), name
 
 
 def test_more_cards_than_there_are(beeps: Path, tmp_path: Path) -> None:
