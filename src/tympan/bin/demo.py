@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.chdir(options.dir)
     recipe = recipe_options(nj=options.nj, ngpu=options.ngpu)
     prepare_demo(seed=options.seed, nj=recipe.jobs)
-    code = run_recipe(recipe)
+    code = run_recipe(recipe, shown_from=options.dir)
     print(f"the demo took {in_words(time.monotonic() - began)}; all of it is in {Path.cwd()}")
     return code
 

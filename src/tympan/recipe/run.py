@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -20,8 +22,11 @@ HOME = Path(".tympan")
 LAST_RUN = HOME / "last_run.json"
 
 
-def run_recipe(options: RecipeOptions) -> int:
-    """Run the stages that the options ask for; only what is not done already."""
+def run_recipe(options: RecipeOptions, *, shown_from: Path = Path()) -> int:
+    """Run the stages that the options ask for; only what is not done already.
+
+    `shown_from` is where the user's shell sees this directory: the closing lines are for copying.
+    """
     from tympan.recipe.check import check_configuration, check_recipe
 
     corpus = find_corpus(options)
@@ -39,7 +44,7 @@ def run_recipe(options: RecipeOptions) -> int:
     Engine(HOME, say=_say).run(stages, start, stop, force=options.force)
     _say(f"finished in {in_words(time.monotonic() - began)}")
     if stop >= 5:
-        _summarise(options, corpus)
+        _summarise(options, corpus, shown_from)
     return 0
 
 
@@ -49,18 +54,16 @@ def show_status(options: RecipeOptions) -> int:
     return 0
 
 
-def _summarise(options: RecipeOptions, corpus: Corpus) -> None:
+def _summarise(options: RecipeOptions, corpus: Corpus, shown_from: Path) -> None:
     train = options.train_set(corpus.train)
-    directory = options.asr_dir(train)
     for name, rates in error_rates(options, corpus).items():
-        for kind, rate in rates.items():
-            _say(f"{kind} {name} {rate:.1f} %")
-        decoded = options.decode_dir(train, name)
-        _say(f"  {decoded / 'score_cer' / 'result.txt'}\n  {decoded / 'report.html'}")
-    folder = packed_dir(options, directory)
-    _say(f"model {folder}")
-    recordings = read_table(DATA / corpus.decoded()[-1] / "wav.scp")
-    _say(f"hear it: tympan transcribe {folder} {next(iter(recordings.values()))}")
+        decoded = shown_from / options.decode_dir(train, name)
+        listed = ", ".join(f"{kind} {rate:.1f} %" for kind, rate in rates.items())
+        _say(f"{name}: {listed}\n  table   {decoded / 'score_cer' / 'result.txt'}\n  report  {decoded / 'report.html'}")
+    folder = shown_from / packed_dir(options, options.asr_dir(train))
+    recording = next(iter(read_table(DATA / corpus.decoded()[-1] / "wav.scp").values()))
+    program = Path(sys.executable).with_name("tympan") if shutil.which("tympan") is None else "tympan"
+    _say(f"model: {folder}\ntranscribe with it: {program} transcribe {folder} {recording}")
 
 
 def _say(line: str) -> None:
