@@ -1,0 +1,47 @@
+"""The long runs: the demo from nothing to a CER, and some minutes of the recipe on real AISHELL recordings."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny_recipe import ROOT, recipe
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+def test_demo_learns_unseen_sentences(tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader", reason="the extra 'demo' is not installed")
+    command = [sys.executable, "-m", "tympan.bin.demo", "--dir", "demo"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    rates = {name: float(rate) for name, rate in re.findall(r"^(\w+): CER ([\d.]+) %", done.stdout, re.MULTILINE)}
+    assert rates.keys() == {"dev", "test"}
+    assert rates["test"] <= 10.0
+    line = next(line for line in done.stdout.splitlines() if line.startswith("transcribe with it: "))
+    model, recording = line.split(" transcribe ")[1].split()
+    heard = subprocess.run(
+        [sys.executable, "-m", "tympan.bin.transcribe", model, recording],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    said = (tmp_path / "demo" / "data" / "test" / "text").read_text(encoding="utf-8").split()[1]
+    assert len(set(said) & set(heard.stdout)) >= len(set(said)) // 2
+
+
+def test_real_aishell_recordings(real_data: Path, tmp_path: Path) -> None:
+    """Two epochs: enough that the loss falls and every stage meets real recordings."""
+    shutil.copytree(ROOT / "egs" / "aishell" / "asr1" / "conf", tmp_path / "conf")
+    small = ["--train_config", "conf/small/train.yaml", "--lm_config", "conf/small/lm.yaml"]
+    small += ["--decode_config", "conf/small/decode.yaml", "--tag", "small", "--n_average", "1", "--speeds", "1.0"]
+    small += ["--asr_args", "--max_epoch 2", "--lm_args", "--max_epoch 2", "--inference_args", "--search ctc_greedy"]
+    url = (real_data / "aishell_sample").as_uri()
+    said = recipe(tmp_path, "aishell", "--stage", "-1", "--data_url", url, "--ngpu", "0", *small).stdout
+    assert "train: 724 utterances of 2 speakers" in said
+    assert "dev: 91 utterances of 2 speakers" in said
+    assert re.search(r"^dev: CER [\d.]+ %", said, re.MULTILINE)
+    losses = re.findall(r"\[train\].*?\bloss=([\d.]+)", (tmp_path / "exp/train_pytorch_small/train.log").read_text())
+    assert float(losses[-1]) < float(losses[0])
