@@ -17,7 +17,10 @@ from tympan.runtime.seed import set_all_seeds
 TOKENS = ["<blank>", "<unk>", "a", "b", "c", "d", "<sos/eos>"]
 
 
-def small_asr(*, dropout: float = 0.0, seed: int = 5) -> AsrModel:
+def small_asr(
+    *, dropout: float = 0.0, seed: int = 5, output_size: int = 16, linear_units: int = 24, num_blocks: int = 2
+) -> AsrModel:
+    sizes = f"output_size: {output_size}, attention_heads: 2, linear_units: {linear_units}, num_blocks: {num_blocks}"
     rates = f"dropout_rate: {dropout}, positional_dropout_rate: {dropout}"
     config = parse_training(
         AsrTrainConfig,
@@ -27,7 +30,7 @@ def small_asr(*, dropout: float = 0.0, seed: int = 5) -> AsrModel:
             "--normalize", "none",
             "--token_type", "char",
             "--encoder", "conformer",
-            "--encoder_conf", f"{{output_size: 16, attention_heads: 2, linear_units: 24, num_blocks: 2, {rates}}}",
+            "--encoder_conf", f"{{{sizes}, {rates}}}",
             "--encoder_conf", "{use_cnn_module: true, cnn_module_kernel: 7, macaron_style: true, rel_pos_type: latest}",
             "--encoder_conf", "{pos_enc_layer_type: rel_pos, selfattention_layer_type: rel_selfattn}",
             "--encoder_conf", f"attention_dropout_rate={dropout}",
