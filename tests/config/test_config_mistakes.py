@@ -8,6 +8,7 @@ import pytest
 from config_doubles import Toy
 
 from tympan.config import parse_args
+from tympan.config.resolve import Conflict, Rules
 from tympan.errors import UserError
 
 
@@ -116,6 +117,19 @@ def test_broken_file_and_other_mistakes_are_told_together(tmp_path: Path) -> Non
     assert found.startswith("2 mistakes:\n  ")
     assert f"{path}:2:1: not valid YAML" in found
     assert "--number: wants int" in found
+
+
+def test_what_follows_from_a_mistake_is_no_mistake(tmp_path: Path) -> None:
+    assert len(mistakes("--thing", "nestd", "--thing_conf", "att_conf.dim=3").splitlines()) == 1
+    with pytest.raises(UserError) as caught:
+        parse_args(
+            Toy,
+            ["--config", str(tmp_path / "missing.yaml")],
+            prog="toy",
+            rules=Rules(check=lambda values: [Conflict(("number",), "does not go with the text")]),
+        )
+    assert str(caught.value).endswith("missing.yaml: cannot be read: No such file or directory")
+    assert "does not go" not in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just text\n"])

@@ -43,7 +43,9 @@ def parse_args(
             mistakes.add("", str(error))
     layers += [Layer(values, lambda path: options[path[0]].flag) for values in (line.resets, line.values)]
     is_print = "print_config" in line.switches
-    config = resolve(schema, layers, rules=rules, mistakes=mistakes, is_complete=not is_print)
+    # What an unreadable file would have given is not known, so nothing can be said to be missing or in conflict.
+    is_complete = not is_print and len(layers) == len(line.configs) + 2
+    config = resolve(schema, layers, rules=rules, mistakes=mistakes, is_complete=is_complete)
     if is_print:
         print(dump_config(config), end="")
         raise SystemExit(0)

@@ -167,6 +167,8 @@ class _Resolver:
             return {}
         if option.extra.conf_of is None and option.extra.registry is None:
             return self._free_conf(option, given)
+        if option.extra.conf_of in self.wrong:
+            return {}  # whose keys these are is not known
         try:
             owner, parameters = self._parameters(option)
         except UserError as error:
