@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tympan.data.kaldi_dir import DataDir, Segment, read_table, split_line, write_table
+from tympan.data.rename import Renaming, affix, rename
 from tympan.errors import UserError
 
 
@@ -48,6 +49,21 @@ def test_a_part_keeps_what_it_needs(directory: Path) -> None:
     assert part.utterances == ["b-1"]
     assert list(part.wav) == ["r2"]
     assert part.tables["spk2gender"] == {"b": "m"}
+
+
+def test_segments_may_be_separated_by_tabs(directory: Path) -> None:
+    segments = directory / "segments"
+    segments.write_text(segments.read_text().replace(" ", "\t"))
+    data = DataDir.read(directory)
+    assert list(data.keep(["b-1"]).wav) == ["r2"]
+    renamed = rename(data, Renaming(utterance=affix("p-"), recording=affix("q-")))
+    assert [segment.recording for segment in renamed.segments.values()] == ["q-r1", "q-r1", "q-r2"]
+
+
+def test_a_byte_order_mark_is_no_part_of_an_id(directory: Path) -> None:
+    (directory / "text").write_text("a-1 x\n", encoding="utf-8-sig")
+    with pytest.raises(UserError, match=f"{directory / 'text'}:1: the file begins with a byte order mark"):
+        DataDir.read(directory)
 
 
 def test_paths_beside_the_data_hold_from_elsewhere(directory: Path, tmp_path: Path) -> None:

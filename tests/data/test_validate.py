@@ -142,6 +142,23 @@ def test_fix_sorts_drops_and_keeps_a_copy(good: Path, capsys: pytest.CaptureFixt
     assert (good / ".backup" / "text").read_bytes() == old["text"]
 
 
+def test_a_file_from_windows_loses_nothing(good: Path) -> None:
+    text = (good / "text").read_text()
+    (good / "text").write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert validate(good).kinds() == {"byte-order-mark": 1, "carriage-return": 9}
+    assert fix_data.main([str(good)]) == 0
+    assert (good / "text").read_text() == text
+
+
+def test_a_directory_is_not_mended_to_nothing(good: Path) -> None:
+    (good / "text").write_text("".join(f"{key}\n" for key in IDS))
+    before = sorted(good.iterdir())
+    with pytest.raises(UserError, match="not one utterance would remain; nothing was changed"):
+        fix_data.main([str(good)])
+    assert sorted(good.iterdir()) == before
+    assert len(read_table(good / "wav.scp")) == len(IDS)
+
+
 def test_files_about_speakers_and_empty_files(good: Path) -> None:
     (good / "spk2utt").write_text("s0 s0-u0 s0-u1 s0-u2\ns1 s1-u3 s1-u4 s1-u5\n")
     (good / "spk2gender").write_text("s0 m\ns9 f\n")

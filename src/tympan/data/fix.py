@@ -9,10 +9,20 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir, kind_of, parse_segment, write_table
 from tympan.data.validate import Report
+from tympan.errors import UserError
 
 _BROKEN_AUDIO = ("missing-audio", "unreadable-audio", "truncated-audio", "empty-audio")
 _BROKEN_UTTERANCE = ("empty-text", "segment", "missing-archive")
-_BROKEN_LINE = ("carriage-return", "empty-line", "encoding", "columns", "duplicate", "unsorted", "spk2utt")
+_BROKEN_LINE = (
+    "byte-order-mark",
+    "carriage-return",
+    "empty-line",
+    "encoding",
+    "columns",
+    "duplicate",
+    "unsorted",
+    "spk2utt",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,11 @@ def fix(report: Report) -> Fixed:
     mended = {kind: count for kind, count in report.kinds().items() if kind in _BROKEN_LINE}
     if not _differs(kept, report):
         return Fixed(kept, {}, {}, None)
+    if not kept.utterances:
+        reasons = "".join(f"\n'{key}': {reason}" for key, reason in list(dropped.items())[:5])
+        raise UserError(
+            f"{report.path}: not one utterance would remain; nothing was changed. First faults:{reasons}"
+        )
     backup = _back_up(report)
     written = kept.write(report.path)
     for name in report.tables.keys() - written.tables.keys() - {"spk2utt"}:

@@ -32,6 +32,9 @@ PATH_FILES = ("wav.scp", "feats.scp", "cmvn.scp", "vad.scp")
 OPTIONAL_VALUE = ("text",)
 """Files whose lines may hold an id alone."""
 
+BYTE_ORDER_MARK = "\ufeff"
+"""What Windows editors put before the first id; it can't be seen, and makes another id of it."""
+
 _BLANK = re.compile(r"[ \t]+")
 """Kaldi's separators. str.split() would also cut at U+3000 and the like, which are part of the text."""
 
@@ -140,7 +143,7 @@ class DataDir:
         tables = {name: _only(table, wanted) for name, table in self.tables.items() if kind_of(name) == "utterance"}
         recordings = wanted
         if "segments" in tables:
-            recordings = {value.split(" ", 1)[0] for value in tables["segments"].values()}
+            recordings = {split_line(value)[0] for value in tables["segments"].values()}
         speakers = set(tables.get("utt2spk", {}).values()) or wanted
         for name, table in self.tables.items():
             if kind_of(name) == "recording":
@@ -210,6 +213,8 @@ def read_table(path: str | os.PathLike[str]) -> Table:
         with place.open(encoding="utf-8") as stream:
             for number, line in enumerate(stream, 1):
                 key, value = split_line(line)
+                if number == 1 and key.startswith(BYTE_ORDER_MARK):
+                    faults.append(f"{place}:1: the file begins with a byte order mark")
                 if not key:
                     faults.append(f"{place}:{number}: the line is empty")
                 elif not value and place.name not in OPTIONAL_VALUE:

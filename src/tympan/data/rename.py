@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tympan.data.kaldi_dir import DataDir, Table, kind_of
+from tympan.data.kaldi_dir import DataDir, Table, kind_of, split_line
 
 Rename = Callable[[str], str]
 
@@ -43,5 +43,5 @@ def rename(data: DataDir, renaming: Renaming) -> DataDir:
 
 
 def _in_recording(segment: str, new_name: Rename) -> str:
-    name, _, times = segment.partition(" ")
+    name, times = split_line(segment)
     return f"{new_name(name)} {times}"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tympan.data.kaldi_dir import OPTIONAL_VALUE, parse_segment, split_line
+from tympan.data.kaldi_dir import BYTE_ORDER_MARK, OPTIONAL_VALUE, parse_segment, split_line
 from tympan.errors import UserError
 
 
@@ -55,6 +55,9 @@ def scan_table(path: Path) -> ScannedTable:
             except UnicodeDecodeError as error:
                 add("encoding", f"the line is not UTF-8 text (byte {error.start + 1})")
                 continue
+            if number == 1 and line.startswith(BYTE_ORDER_MARK):
+                add("byte-order-mark", "the file begins with a byte order mark (a file from Windows)")
+                line = line.removeprefix(BYTE_ORDER_MARK)
             if line.endswith("\r\n"):
                 add("carriage-return", "the line ends with a carriage return (a file from Windows)")
             key, value = split_line(line)
