@@ -1,0 +1,51 @@
+"""The recipe's options: ESPnet1's names and defaults, and the names of what they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tympan.config import parse_args
+from tympan.errors import UserError
+from tympan.recipe.options import RecipeOptions
+
+
+def options(*arguments: str) -> RecipeOptions:
+    return parse_args(RecipeOptions, ["aishell", *arguments], prog="tympan recipe")
+
+
+def test_defaults_are_the_recipes() -> None:
+    found = options()
+    expected = {
+        "backend": "pytorch", "stage": "0", "stop_stage": "100", "ngpu": 1, "debugmode": 1, "dumpdir": "dump", "N": 0,
+        "verbose": 0, "resume": "", "do_delta": False, "preprocess_config": "", "train_config": "conf/train.yaml",
+        "lm_config": "conf/lm.yaml", "decode_config": "conf/decode.yaml", "lm_resume": "", "lmtag": "", "ngramtag": "",
+        "n_gram": 4, "recog_model": "model.acc.best", "n_average": 10, "tag": "",
+    }  # fmt: skip
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.train_set("train") == "train_sp"
+    assert found.speed_factors == [0.9, 1.0, 1.1]
+
+
+def test_negative_stage_and_equals_sign() -> None:
+    assert options("--stage", "-1").stage == "-1"
+    assert options("--stage=-1", "--stop_stage=2").stop_stage == "2"
+
+
+def test_names_of_what_is_made() -> None:
+    found = options("--preprocess_config", "conf/specaug.yaml")
+    assert found.asr_dir("train_sp") == Path("exp/train_sp_pytorch_train_specaug")
+    assert found.dump_dir("dev") == Path("dump/dev/deltafalse")
+    assert found.lm_dir == Path("exp/train_rnnlm_pytorch_lm")
+    assert found.ngram_file == Path("exp/train_ngram/4gram.arpa")
+    assert found.decode_dir("train_sp", "test").name == "decode_test_model.last10.avg_decode_lm_4gram"
+    assert options("--tag", "mine").asr_dir("train_sp") == Path("exp/train_sp_pytorch_mine")
+    assert options("--n_average", "0").model_file == "valid.acc.best.pth"
+    assert options("--n_average", "0", "--recog_model", "model.loss.best").model_file == "valid.loss.best.pth"
+    assert options("--n_average", "0", "--recog_model", "7epoch").model_file == "7epoch.pth"
+
+
+def test_misspelt_option() -> None:
+    with pytest.raises(UserError, match="Did you mean"):
+        options("--train_confg", "x")
