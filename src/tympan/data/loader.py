@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ from tympan.data.plan_report import describe_plan
 from tympan.data.schedule import BatchSchedule
 from tympan.data.seeds import derive_seed
 from tympan.errors import UserError
+
+AFTER_SIGTERM_S = 60
 
 
 class EpochIterFactory:
@@ -74,7 +77,7 @@ class EpochIterFactory:
             num_workers=self.num_workers,
             pin_memory=self.pin_memory,
             prefetch_factor=self.prefetch_factor if self.num_workers else None,
-            worker_init_fn=_one_thread,
+            worker_init_fn=_prepare_worker,
         )
         for item in _named_deaths(loader):
             if isinstance(item, _Failure):
@@ -170,5 +173,11 @@ def _as_it_is(item: Any) -> Any:
     return item
 
 
-def _one_thread(_worker: int) -> None:
+def _prepare_worker(_worker: int) -> None:
+    """One thread, and a while to live after SIGTERM.
+
+    Schedulers send it to every process of a job: a worker that died at once would break the step after which the
+    training wants to save. The alarm ends a worker that nobody ends properly.
+    """
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(AFTER_SIGTERM_S))

@@ -1,0 +1,41 @@
+"""A scheduler's SIGTERM reaches every process of a job: loader workers go on until the training has saved itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+WORK = """
+    import os, signal, time
+    from torch.utils.data import DataLoader
+    from tympan.data.loader import _prepare_worker
+
+    class Slow:
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, row):
+            time.sleep(0.3)
+            return row
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGTERM, lambda number, frame: None)  # as the training does: noted, obeyed later
+        for row in DataLoader(Slow(), batch_size=None, num_workers=1, worker_init_fn=_prepare_worker):
+            print(row, flush=True)
+"""
+
+
+def test_workers_outlive_a_signal_to_the_whole_group() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(WORK)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "0\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    rest, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    assert rest.split() == ["1", "2", "3", "4", "5"]
