@@ -18,7 +18,7 @@ def ctc_loss(
     logits: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor, *, blank_id: int, zero_infinity: bool
 ) -> Tensor:
     """(batch,) losses of logits (batch, time, vocabulary) against text (batch, length) of ids from 0 on."""
-    if logits.is_cpu and text.size(1) > 0:
+    if logits.is_cpu and text.size(1) > 0 and not torch.compiler.is_compiling():
         return _CtcLoss.apply(logits, lengths, text, text_lengths, blank_id, zero_infinity)  # type: ignore[no-any-return]
     log_probs = logits.log_softmax(-1).transpose(0, 1)
     return F.ctc_loss(

@@ -5,7 +5,7 @@ Here every 64-bit draw of the same generator decides eight elements, with 8 bits
 no multiple of 1/256 lies between two; which of them a call takes is drawn so that the mean is exact, and what is kept
 is scaled by that call's rate, so that the expectation is kept too. The masks follow from torch's generator and its
 state alone (`torch.manual_seed`, `get_rng_state`), but are others than `torch.nn.functional.dropout` would draw.
-Other devices have a parallel generator of their own and use torch's dropout.
+Other devices have a parallel generator of their own and use torch's dropout; so does `torch.compile`, which fuses it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def dropout(x: Tensor, p: float, *, is_training: bool) -> Tensor:
     """`x` with a share `p` of its elements zeroed and the rest scaled up; `x` itself when not training."""
     if not is_training or p == 0.0:
         return x
-    if not x.is_cpu or p > 0.99:
+    if not x.is_cpu or p > 0.99 or torch.compiler.is_compiling():
         return F.dropout(x, p)
     mask = draw_mask(x, p)
     return _Drop.apply(x, mask.levels, mask.threshold, mask.scale)  # type: ignore[no-any-return]

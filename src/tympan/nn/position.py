@@ -41,7 +41,7 @@ def _drop_stored_table(module: nn.Module, state: dict[str, Tensor], prefix: str,
 
 
 class _Table(nn.Module):
-    """A table of sinusoids that is computed once and grows with the longest input. Never part of the state dict."""
+    """A table of sinusoids that is computed once, and again for an input beyond it. Never part of the state dict."""
 
     def __init__(self, size: int, dropout_rate: float, max_len: int) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class _Table(nn.Module):
         self.max_len = max_len
         self.scale = math.sqrt(size)
         self.dropout = Dropout(dropout_rate)
-        self.register_buffer("table", torch.empty(0, size), persistent=False)
+        self.register_buffer("table", sinusoids(self._positions(max_len), size), persistent=False)
         self.register_load_state_dict_pre_hook(_drop_stored_table)
 
     table: Tensor
@@ -61,8 +61,8 @@ class _Table(nn.Module):
         return length
 
     def _get_table(self, length: int, like: Tensor) -> Tensor:
-        if self.table.size(0) < self._rows(length) or self.table.device != like.device:
-            positions = self._positions(max(length, self.max_len)).to(like.device)
+        if self.table.size(0) < self._rows(length):
+            positions = self._positions(length).to(like.device)
             self.table = sinusoids(positions, self.size)
         return self.table
 
