@@ -18,8 +18,9 @@ DECODER = {"attention_heads": 2, "linear_units": 24, "num_blocks": 2}
 
 def tiny_model(**given: Any) -> AsrModel:
     """A Conformer on 20 features, without dropout unless given."""
-    encoder_conf = {**ENCODER, "dropout_rate": 0.0, "positional_dropout_rate": 0.0, **given.pop("encoder_conf", {})}
-    decoder_conf = {**DECODER, "dropout_rate": 0.0, "positional_dropout_rate": 0.0, **given.pop("decoder_conf", {})}
+    no_dropout = {"dropout_rate": 0.0, "positional_dropout_rate": 0.0}
+    encoder_conf = given.pop("encoder_only", None) or {**ENCODER, **no_dropout, **given.pop("encoder_conf", {})}
+    decoder_conf = given.pop("decoder_only", None) or {**DECODER, **no_dropout, **given.pop("decoder_conf", {})}
     conf = {"encoder": "conformer", "decoder": "transformer", "input_size": 20, "normalize": None, **given}
     torch.manual_seed(0)
     config = config_of(token_list=TOKENS, encoder_conf=encoder_conf, decoder_conf=decoder_conf, **conf)

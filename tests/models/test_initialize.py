@@ -1,0 +1,52 @@
+"""First values of parameters."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.models.tiny import tiny_model
+from tympan.models.initialize import InitKind
+
+
+@pytest.mark.parametrize("kind", ["pytorch", "none", None])
+def test_nothing_changes(kind: InitKind | None) -> None:
+    one, other = tiny_model(init=None), tiny_model(init=kind)
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "chainer"])
+def test_spread_of_weights(kind: InitKind) -> None:
+    model = tiny_model(init=kind, encoder_conf={"linear_units": 2000})
+    weight = model.encoder.encoders[0].feed_forward.w_1.weight  # (2000, 16)
+    expected = {"xavier": math.sqrt(2 / 2016), "kaiming": math.sqrt(2 / 16), "chainer": math.sqrt(1 / 16)}[
+        kind.split("_")[0]
+    ]
+    assert weight.std().item() == pytest.approx(expected, rel=0.03)
+    assert model.encoder.encoders[0].feed_forward.w_1.bias.eq(0).all()
+    assert model.encoder.after_norm.weight.eq(1).all()
+    assert model.encoder.encoders[0].conv_module.norm.weight.eq(1).all()
+    assert model.decoder.embed[0].weight.std().item() == pytest.approx(1.0, abs=0.2)
+
+
+def test_gates_start_open() -> None:
+    model = tiny_model(
+        encoder="e_branchformer",
+        init="xavier_uniform",
+        encoder_conf={"cgmlp_linear_units": 24},
+    )
+    conv = model.encoder.encoders[0].cgmlp.csgu.conv
+    assert conv.bias.eq(1).all()
+    assert conv.weight.abs().max() < 1e-4
+
+
+def test_forget_gates_of_chainer() -> None:
+    sizes = {"hidden_size": 8, "output_size": 16, "num_layers": 1}
+    model = tiny_model(
+        encoder="rnn", init="chainer", encoder_only=sizes, decoder="rnn", decoder_only={"hidden_size": 8}
+    )
+    assert model.encoder.enc[0].birnn0.bias_ih_l0.tolist() == [0.0] * 8 + [1.0] * 8 + [0.0] * 16
+    assert model.decoder.decoder[0].bias_hh.eq(0).all()
+    assert model.decoder.decoder[0].bias_ih[8:16].eq(1).all()
