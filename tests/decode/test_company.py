@@ -18,6 +18,7 @@ from tympan.decode.load import LoadedModel
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.decode.settings import DecodeSettings
 from tympan.decode.speech_input import speech_input
+from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
 from tympan.text.tokenizer import build_tokenizer
@@ -107,3 +108,11 @@ def test_any_company(
             if dtype == torch.float64 or want[0].score - want[1].score > 1e-3:
                 assert got[0].token_ids == want[0].token_ids
                 assert got[0].times == want[0].times
+
+
+def test_weights_that_are_no_numbers_are_told(tmp_path: Path, audio: list[np.ndarray]) -> None:
+    loaded = random_model(tmp_path, "transformer", "rnn", torch.float32)
+    loaded.model.decoder.output_layer.bias.data.fill_(float("nan"))
+    recognizer = Recognizer(loaded, DecodeSettings(beam_size=3, maxlenratio=-3))
+    with pytest.raises(UserError, match="not finite"):
+        recognizer.decode([audio[0]])

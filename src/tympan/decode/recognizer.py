@@ -155,6 +155,10 @@ class Recognizer:
         """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those."""
         encoded = self.encode(inputs)
         found = [hypotheses[: self.settings.nbest] for hypotheses in self.searcher(encoded)]
+        if not all(found):
+            raise UserError(
+                "the model's scores are not finite numbers, so there is no hypothesis (weights, or --dtype)"
+            )
         best = [hypotheses[0].token_ids for hypotheses in found]
         return [
             [self._hypothesis(ended, aligned if rank == 0 else None) for rank, ended in enumerate(hypotheses)]
