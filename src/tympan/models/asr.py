@@ -37,7 +37,7 @@ class AsrModel(nn.Module):
         preencoder: nn.Module | None,
         encoder: nn.Module,
         decoder: nn.Module | None,
-        ctc: Ctc | None,
+        ctc: nn.Module | None,
         aux_ctc: dict[str, Any] | None = None,
         ctc_weight: float = 0.5,
         interctc_weight: float = 0.0,
@@ -85,6 +85,7 @@ class AsrModel(nn.Module):
         if getattr(encoder, "interctc_use_conditioning", False):
             encoder.conditioning_layer = nn.Linear(self.vocab_size, encoder.output_size)  # type: ignore[arg-type]
         self.decoder = decoder if ctc_weight < 1.0 else None
+        assert ctc is None or isinstance(ctc, Ctc)
         self.ctc = ctc if ctc_weight > 0.0 else None
         self._check_weights()
         self.error_counter = ErrorCounter(self.token_list, sym_space, sym_blank)
