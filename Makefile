@@ -14,7 +14,7 @@ help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"
 	@echo "make test-all   the same with the slow tests"
 	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
-	@echo "make bench      the benchmarks of benchmarks/"
+	@echo "make bench      all benchmarks, written to benchmarks/RESULTS.md (PEER_ENV=DIR: beside ESPnet)"
 	@echo "make an4-seeds  AN4 trained with several seeds (needs the corpus)"
 	@echo "make lint | format | types | layers | clean"
 
@@ -59,7 +59,7 @@ demo: $(READY)
 	$(BIN)/tympan demo
 
 bench: $(READY)
-	@for script in $(filter-out benchmarks/peer_% benchmarks/%_worker.py,$(wildcard benchmarks/*.py)); do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done
+	$(BIN)/python benchmarks/run_all.py $(if $(PEER_ENV),--peer_env $(PEER_ENV))
 
 an4-seeds: $(READY)
 	egs/an4/asr1/seeds.sh
