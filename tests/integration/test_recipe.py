@@ -259,3 +259,31 @@ def test_killed_at_any_moment_the_recipe_still_ends_the_same(finished: tuple[Pat
     ]
     for name, tensor in weights[0].items():
         assert torch.equal(tensor, weights[1][name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "size"),
+    [
+        (["--feats_type", "raw", "--token_type", "bpe", "--nbpe", "50", "--lm_config", "", "--n_gram", "0"], None),
+        (["--do_delta", "true"], 249),
+        (["--feats_type", "fbank", "--average", "best"], 80),
+    ],
+    ids=["raw-bpe-alone", "deltas", "fbank-best"],
+)
+def test_other_ways(finished: tuple[Path, str], tmp_path: Path, arguments: list[str], size: int | None) -> None:
+    """Other features and tokens, no language models, the best epochs: from data to a model that hears a file."""
+    import yaml
+
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory, symlinks=True)
+    said = aishell(directory, "--stage", "0", "--tag", "other", *arguments).stdout
+    config = yaml.safe_load((directory / "exp" / "train_pytorch_other" / "config.yaml").read_text(encoding="utf-8"))
+    assert config["input_size"] == size
+    line = next(line for line in said.splitlines() if line.startswith("transcribe with it: "))
+    model, recording = line.split(" transcribe ")[1].split()
+    heard = subprocess.run(
+        [sys.executable, "-m", "tympan.bin.transcribe", model, recording],
+        cwd=directory, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert heard.returncode == 0, heard.stderr

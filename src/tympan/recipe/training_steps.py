@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import io
 import shlex
 import shutil
@@ -16,6 +15,7 @@ from tympan.config import parse_training
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.train import TrainConfig
+from tympan.config.yaml_text import read_yaml
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
 from tympan.recipe.command import run_command
@@ -142,7 +142,7 @@ def asr_arguments(options: RecipeOptions, corpus: Corpus) -> list[str]:
         for split in ("train", "valid"):
             for shape in ("speech_shape", f"text_shape.{options.token_type}"):
                 arguments += [f"--{split}_shape_file", str(stats / split / shape)]
-        if _asr_config_alone(options).normalize == "global_mvn":
+        if _written(options).get("normalize") == "global_mvn":
             arguments += ["--normalize_conf", f"stats_file={stats / 'train' / 'feats_stats.npz'}"]
         if options.speed_factors != [1.0]:
             arguments += ["--speed_perturb", *map(str, options.speed_factors)]
@@ -207,20 +207,24 @@ def _stats_step(options: RecipeOptions, corpus: Corpus) -> Step:
         if (DATA / name / "segments").exists():
             raise UserError(f"{DATA / name}: recordings with segments need stored features: --feats_type fbank_pitch.")
     arguments = ["--config", options.train_config, "--collect_stats", "true", "--output_dir", str(stats)]
+    arguments += ["--normalize", "null"]  # what normalisation needs is being gathered
     arguments += _token_arguments(options)
     needs = [token_list(options)]
     for split, name in (("train", corpus.train), ("valid", corpus.dev)):
         arguments += _data_arguments(options, split, name)
         needs += [DATA / name / "wav.scp", DATA / name / "text"]
     makes = [stats / split / "speech_shape" for split in ("train", "valid")]
-    settings = {"config": _as_settings(_asr_config_alone(options))["frontend_conf"]}
+    settings = {key: _written(options).get(key) for key in ("frontend", "frontend_conf", "input_size")}
     return Step("statistics", partial(run_command, "asr_train", arguments), needs, makes, settings)
 
 
-@functools.cache
-def _asr_config_alone(options: RecipeOptions) -> AsrTrainConfig:
-    found: AsrTrainConfig = parse_quietly(AsrTrainConfig, ["--config", options.train_config], "asr_train")
-    return found
+def _written(options: RecipeOptions) -> dict[str, Any]:
+    """What the training configuration itself says, before defaults."""
+    path = Path(options.train_config)
+    if not path.is_file():
+        raise UserError(f"--train_config: there is no file {path}.")
+    document = read_yaml(path).value
+    return document if isinstance(document, dict) else {}
 
 
 def _stats_dir(options: RecipeOptions) -> Path:
