@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from tympan.models.asr import AsrModel
 from tympan.models.build import build_asr_model
+from tympan.runtime.malloc import keep_freed_memory
 
 RATE = 16000
 
@@ -30,6 +31,7 @@ RATE = 16000
 def main() -> None:
     options = parse()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()
     torch.manual_seed(0)
     model = build_asr_model(recipe_config(options)).train()
     model.set_grad_checkpointing(options.grad_checkpointing)

@@ -33,6 +33,7 @@ from tympan.runtime.device import (
 )
 from tympan.runtime.launch import LaunchPlan, as_worker, launch
 from tympan.runtime.log import setup_logging
+from tympan.runtime.malloc import keep_freed_memory
 from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, choose_precision
 from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
@@ -79,6 +80,7 @@ def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None 
 def _work(config: TrainConfig, kind: Kind, device_kind: str, ranks: Ranks | None) -> int:
     """One process's part of the run: build, fit, close."""
     prepare_environment(device_kind, os.environ)
+    keep_freed_memory()
     directory = Path(config.output_dir or ".")
     rank = 0 if ranks is None else ranks.rank
     log_file = "train.log" if rank == 0 else f"train.rank{rank}.log"
