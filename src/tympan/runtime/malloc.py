@@ -11,7 +11,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 def keep_freed_memory() -> bool:
     """Ask the C library not to hand freed blocks back to the system; False where it is not glibc.
 
-    By default every large tensor of a step is mapped anew and its pages are cleared: 0.1 to 0.2 s of a 3 s step on a CPU.
+    By default every large tensor of a step is mapped anew and its pages cleared: 0.1 to 0.2 s of a 3 s step on a CPU.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
