@@ -128,6 +128,7 @@ def test_aishell_page(corpus: Path, tmp_path: Path) -> None:
     here = tmp_path / "egs" / "aishell" / "asr1"
     shutil.copytree(corpus, here, symlinks=True)
     shutil.copy(ROOT / "egs" / "aishell" / "asr1" / "run.sh", here)
+    run("./run.sh --stage 1 --ngpu 0", here)
     for command in commands(ROOT / "docs" / "aishell.md"):
         if command != "cd egs/aishell/asr1":
             run(command.replace("/corpora/aishell", str(here / "archives")), here)

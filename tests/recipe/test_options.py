@@ -33,6 +33,11 @@ def test_negative_stage_and_equals_sign() -> None:
     assert options("--stage=-1", "--stop_stage=2").stop_stage == "2"
 
 
+def test_options_for_the_commands_inside() -> None:
+    found = options("--asr_args", "--max_epoch 2 --seed 3", "--inference_args=--nbest=2", "--ngpu", "0")
+    assert (found.asr_args, found.inference_args, found.ngpu) == ("--max_epoch 2 --seed 3", "--nbest=2", 0)
+
+
 def test_names_of_what_is_made() -> None:
     found = options("--preprocess_config", "conf/specaug.yaml")
     assert found.asr_dir("train_sp") == Path("exp/train_sp_pytorch_train_specaug")

@@ -42,7 +42,7 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
         if word == "--":
             loose += words
             break
-        if not word.startswith("--") and word != "-h":
+        if not _is_flag(word) and word != "-h":
             loose.append(word)
             continue
         name, has_value, value = word.removeprefix("--").partition("=")
@@ -78,8 +78,13 @@ def _unknown(name: str, options: Mapping[str, Option]) -> str:
 
 
 def _drop_values(words: list[str]) -> None:
-    while words and not words[0].startswith("--"):
+    while words and not _is_flag(words[0]):
         words.pop(0)
+
+
+def _is_flag(word: str) -> bool:
+    """`--asr_args "--max_epoch 2"`: a word with a blank in it is the value of an option, not another option."""
+    return word.startswith("--") and " " not in word.partition("=")[0]
 
 
 def _take_values(words: list[str], option: Option | None) -> list[str]:
@@ -94,7 +99,7 @@ def _take_values(words: list[str], option: Option | None) -> list[str]:
     is_numeric = option is not None and _is_number_list(option)
     is_conf = option is not None and option.is_conf
     taken: list[str] = []
-    while words and len(taken) < most and not words[0].startswith("--"):
+    while words and len(taken) < most and not _is_flag(words[0]):
         if taken and is_conf and "=" not in words[0] and not words[0].startswith("{"):
             break
         if is_numeric and not (_is_number(words[0]) or words[0].startswith("[") or words[0] in ("null", "None")):
