@@ -78,6 +78,8 @@ def test_lost_or_damaged_output_is_made_again(kitchen: Kitchen) -> None:
     assert kitchen.run() == ["bread"]
     (kitchen.root / "dough").write_text("dou")
     assert kitchen.run() == ["dough"]
+    kept = [path for path in (kitchen.root / ".tympan" / "changed").rglob("*") if path.is_file()]
+    assert [path.read_text() for path in kept] == ["dou"], "somebody's edit is not lost"
 
 
 def test_force_and_range(kitchen: Kitchen) -> None:

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from tympan.errors import UserError
 from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, size_of
 from tympan.recipe.stage import Stage, Step
 from tympan.runtime.atomic import atomic_write
+
+_EDITED_BY_HAND_BYTES = 50_000_000
 
 State = Literal["done", "found", "to do", "interrupted", "outdated", "changed"]
 
@@ -80,6 +83,8 @@ class Engine:
                 continue
             because = f" ({verdict.state}: {verdict.reason})" if verdict.reason else ""
             self._say(f"  {step.name} ...{because}")
+            if verdict.state == "changed":
+                self._keep_changed(step)
             seconds = self._run_step(stage, step, force=force)
             self._say(f"  {step.name}: done in {in_words(seconds)}")
 
@@ -135,6 +140,18 @@ class Engine:
             number += 1
         os.rename(step.output_dir, aside)
         self._say(f"  {step.output_dir} belongs to other data or settings: kept as {aside}")
+
+    def _keep_changed(self, step: Step) -> None:
+        """Somebody may have edited what will be written anew: a copy stays, unless it is data by its size."""
+        record = self._record(step)
+        assert record is not None
+        for name in self._differences(step.makes, record["makes"]):
+            path = Path(name)
+            if path.is_file() and path.stat().st_size <= _EDITED_BY_HAND_BYTES:
+                copy = self.home / "changed" / name.lstrip("/")
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, copy)
+                self._say(f"    the changed {path} is kept as {copy}; start at a later --stage to go on with it")
 
     def _differences(self, paths: Sequence[Path], recorded: dict[str, str]) -> list[str]:
         now = {str(path): self.fingerprints.of(path) for path in paths}
