@@ -94,6 +94,12 @@ def test_conf_files(tmp_path: Path) -> None:
     )
 
 
+def test_conf_files_are_text(tmp_path: Path) -> None:
+    (tmp_path / "a.conf").write_bytes(b"RIFF\xff\xfe")
+    with pytest.raises(UserError, match=r"a\.conf: not UTF-8 text"):
+        read_conf(tmp_path / "a.conf", FbankOptions)
+
+
 def test_mistakes_in_conf_files_are_reported_together(tmp_path: Path) -> None:
     conf = tmp_path / "fbank.conf"
     conf.write_text("--num-mel-bin=80\n--dither=none\nsample-frequency=8000\n--snip-edges=maybe\n")
@@ -107,3 +113,23 @@ def test_mistakes_in_conf_files_are_reported_together(tmp_path: Path) -> None:
     ]
     with pytest.raises(UserError, match="--window-type is 'hann', allowed: hamming"):
         FbankOptions(window_type="hann")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("num_mel_bins", 2),
+        ("num_mel_bins", -3),
+        ("frame_length", 0.0),
+        ("frame_shift", 0.0),
+        ("frame_shift", float("inf")),
+        ("sample_frequency", float("nan")),
+        ("low_freq", 9000.0),
+        ("high_freq", 9000.0),
+        ("high_freq", -7990.0),
+        ("preemphasis_coefficient", 2.0),
+    ],
+)
+def test_options_that_kaldi_refuses(option: str, value: float) -> None:
+    with pytest.raises(UserError, match=f"--{option.replace('_', '-')}="):
+        FbankOptions(**{option: value})

@@ -112,6 +112,25 @@ def test_a_second_run_makes_only_what_is_missing(
     assert first.stat().st_mtime_ns == stamps[first]
 
 
+def test_other_audio_under_the_same_id_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, (8000, 2))
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", noise if name == "a" else noise[:4000], 16000)
+    data, out = tmp_path / "data", tmp_path / "out"
+    arguments = [str(data), str(out), "--feats_type", "fbank", "--dither", "0"]
+
+    def made(*, audio: str, channel: str) -> np.ndarray:
+        write_table(data / "wav.scp", {"u": tmp_path / f"{audio}.wav", "v": tmp_path / "a.wav"})
+        main([*arguments, "--channel", channel])
+        return read_matrix(read_table(out / "feats.scp")["u"])
+
+    first = made(audio="a", channel="0")
+    assert np.abs(made(audio="a", channel="1") - first).max() > 0.1
+    assert len(made(audio="b", channel="1")) < len(first)
+    assert "2 utterances (1 were there)" in capsys.readouterr().out
+    np.testing.assert_array_equal(made(audio="a", channel="0"), first)
+
+
 def test_the_result_does_not_depend_on_the_number_of_jobs(noise_data: Path, tmp_path: Path) -> None:
     for nj in ("1", "3"):
         main([str(noise_data), str(tmp_path / nj), "--nj", nj])

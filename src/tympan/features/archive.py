@@ -54,7 +54,8 @@ def make_archives(
 ) -> Summary:
     """Write feats.scp, utt2num_frames and features.yaml to `out_dir`, archives to `out_dir/archive`.
 
-    Archives of an earlier run are kept, and only utterances that are in none of them are computed.
+    Archives of an earlier run are kept, and only utterances that are in none of them, or whose audio is another file,
+    part or channel now, are computed.
     """
     if not data.wav:
         raise UserError(f"{data.path}: no wav.scp, so there is no audio to make features from")
@@ -66,9 +67,9 @@ def make_archives(
         )
     _check_same_options(out_dir, options)
     folder = Path(os.path.abspath(out_dir)) / "archive"
-    wanted = set(data.utterances)
-    done = {key: place for key, place in finished(folder).items() if key in wanted}
-    missing = [part for part in data.parts() if part[0] not in done]
+    parts = list(data.parts())
+    done = finished(folder, {part[0]: _origin(part, channel) for part in parts})
+    missing = [part for part in parts if part[0] not in done]
     save_options(out_dir / "features.yaml", options)
     job = partial(
         _write_shard, options, channel=channel, allow_pipes=allow_pipes, compression_method=compression_method
@@ -137,7 +138,15 @@ def _write_shard(
                 ark.write(utterance, features)
             else:
                 too_short[utterance] = f"{audio.duration_s:.4f} s is shorter than one frame"
-    return _ShardResult(seal(shard.ark, ark), too_short, unreadable)
+    origins = {part[0]: _origin(part, channel) for part in shard.items}
+    return _ShardResult(seal(shard.ark, ark, origins), too_short, unreadable)
+
+
+def _origin(part: Part, channel: int | None) -> str:
+    """What the features of an utterance are made of: other audio under the same id is to be noticed."""
+    _, source, segment = part
+    place = source if is_pipe(source) else os.path.abspath(source)
+    return f"channel {channel or 0} {segment} {place}"
 
 
 def _recordings(

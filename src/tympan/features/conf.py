@@ -21,9 +21,11 @@ def read_conf(path: str | os.PathLike[str], kind: type[Options]) -> Options:
     """Options from a conf file; names may be spelled with '-' or '_'. All mistakes are reported together."""
     file = Path(path)
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except OSError as error:
         raise UserError(f"{file}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{file}: not UTF-8 text; a conf file has one '--name=value' a line") from None
     values: dict[str, tuple[str, str]] = {}
     mistakes = []
     for number, line in enumerate(lines, 1):

@@ -8,6 +8,7 @@ import kaldi_native_fbank as knf
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.features.framing import check_framing
 
 _PIECE = 160_000
 """Samples that are handed over at a time."""
@@ -46,6 +47,18 @@ class FrameOptions:
         windows = ("hamming", "hanning", "povey", "rectangular", "sine", "blackman")
         if self.window_type not in windows:
             raise UserError(f"--window-type is '{self.window_type}', allowed: {', '.join(windows)}")
+        check_framing(self.sample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
+        if not 0 <= self.preemphasis_coefficient <= 1:
+            raise UserError(f"--preemphasis-coefficient={self.preemphasis_coefficient:g} must lie between 0 and 1")
+        if self.num_mel_bins < 3:
+            raise UserError(f"--num-mel-bins={self.num_mel_bins}: at least 3 are needed")
+        half = self.sample_frequency / 2
+        high = self.high_freq if self.high_freq > 0 else half + self.high_freq
+        if not 0 <= self.low_freq < high <= half:
+            raise UserError(
+                f"--low-freq={self.low_freq:g} and --high-freq={self.high_freq:g} must hold a band between 0 and "
+                f"{half:g} Hz, half of --sample-frequency"
+            )
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ def _normalize_shard(
         for key, features, own in _with_stats(stats, shard):
             normal = apply_cmvn(features, own, norm_means=norm_means, norm_vars=norm_vars)
             ark.write(key, add_deltas(normal) if do_delta else normal)
-    return seal(shard.ark, ark)
+    return seal(shard.ark, ark, dict(shard.items))
 
 
 def _with_stats(

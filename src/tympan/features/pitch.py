@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.features.framing import check_framing
 from tympan.features.pitch_track import advance, trace_back
 from tympan.features.windowed_sinc import GridResampler, interpolation_matrix
 
@@ -53,6 +54,11 @@ class PitchOptions:
             raise UserError(
                 "--simulate-first-pass-online imitates an online decoder's first guess; only false is allowed"
             )
+        check_framing(self.sample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
+        for name in ("delta_pitch", "resample_frequency", "lowpass_filter_width", "upsample_filter_width"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"--{name.replace('_', '-')}={getattr(self, name):g} must be above 0")
+        check_framing(self.resample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
         if not 0 < self.min_f0 < self.max_f0:
             raise UserError(f"--min-f0={self.min_f0:g} must be above 0 and below --max-f0={self.max_f0:g}")
         if 2 * self.lowpass_cutoff > min(self.sample_frequency, self.resample_frequency):

@@ -1,13 +1,13 @@
 """The work on a data set cut into archives: each is written by one job, and counts once its index is there.
 
-feats.00001.ark is renamed into place first, then feats.00001.index (`utterance offset frames`). What was interrupted
-has no index, and is made again under a new number.
+feats.00001.ark is renamed into place first, then feats.00001.index (`utterance offset frames origin`). What was
+interrupted has no index, and is made again under a new number; so is what came from another origin than it does now.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -47,14 +47,17 @@ def plan_shards(items: Sequence[Item], folder: Path, *, size: int) -> list[Shard
     ]
 
 
-def seal(path: Path, ark: ArkWriter) -> Places:
-    """Write the index of an archive that is in place."""
-    write_table(path.with_suffix(".index"), {key: f"{start} {ark.frames[key]}" for key, start in ark.offsets.items()})
+def seal(path: Path, ark: ArkWriter, origins: Mapping[str, str]) -> Places:
+    """Write the index of an archive that is in place; `origins` say what each utterance was made of."""
+    write_table(
+        path.with_suffix(".index"),
+        {key: f"{start} {ark.frames[key]} {origins[key]}" for key, start in ark.offsets.items()},
+    )
     return {key: (f"{path}:{start}", ark.frames[key]) for key, start in ark.offsets.items()}
 
 
-def finished(folder: Path) -> Places:
-    """What is in archives that were sealed."""
+def finished(folder: Path, origins: Mapping[str, str]) -> Places:
+    """What is in archives that were sealed, of utterances that were made of what they are made of now."""
     found: Places = {}
     for index in sorted(folder.glob("feats.*.index")) if folder.is_dir() else ():
         ark = index.with_suffix(".ark")
@@ -63,8 +66,9 @@ def finished(folder: Path) -> Places:
             index.unlink()
             continue
         for key, value in read_table(index).items():
-            start, frames = value.split()
-            found[key] = (f"{ark}:{start}", int(frames))
+            start, frames, *origin = value.split(" ", 2)
+            if origin == [origins.get(key)]:
+                found[key] = (f"{ark}:{start}", int(frames))
     return found
 
 
