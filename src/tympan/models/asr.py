@@ -185,7 +185,7 @@ class AsrModel(nn.Module):
                 module.keep_weights = True  # type: ignore[assignment]
             encoded = self.encode(speech, speech_lengths)
             if self.decoder is not None:
-                ys_in, _, ys_lengths = self._add_sos_eos(text, text_lengths)
+                ys_in, _, ys_lengths = self._add_sos_eos(*self._add_language(text, text_lengths))
                 self.decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
             return {name: module.weights for name, module in keepers.items() if module.weights is not None}  # type: ignore[misc]
         finally:
@@ -213,7 +213,7 @@ class AsrModel(nn.Module):
             total = self.ctc(out, encoded.lengths, text, text_lengths, blank_id=self.blank_id).sum()
             terms.append(LossTerm(total, count, self.ctc_weight * weight))
             stats[f"loss_{name}"] = Stat(total.detach(), count)
-            if self.report_cer and not self.training:
+            if (self.report_cer or self.report_wer) and not self.training:
                 best = self.ctc.argmax(out)
                 cer_name = name.replace("ctc", "cer_ctc") if name == "ctc" else f"cer_{name}"
                 stats[cer_name] = self.error_counter.count_ctc(best, encoded.lengths, text, text_lengths)
@@ -222,6 +222,7 @@ class AsrModel(nn.Module):
         self, encoded: EncoderOutput, text: Tensor, text_lengths: Tensor, terms: list[LossTerm], stats: dict[str, Stat]
     ) -> None:
         assert self.decoder is not None
+        text, text_lengths = self._add_language(text, text_lengths)
         ys_in, ys_out, ys_lengths = self._add_sos_eos(text, text_lengths)
         logits = self.decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
         mask = length_mask(ys_lengths, ys_in.size(1))
@@ -237,11 +238,14 @@ class AsrModel(nn.Module):
             reported = {"cer": self.report_cer, "wer": self.report_wer}
             stats.update({name: stat for name, stat in rates.items() if reported[name]})
 
+    def _add_language(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """The decoder's text begins with the language token, if the model has one."""
+        if self.lang_token_id is None:
+            return text, text_lengths
+        return nn.functional.pad(text, (1, 0), value=self.lang_token_id), text_lengths + 1
+
     def _add_sos_eos(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Decoder input (sos first), target (eos last), and their lengths. Inputs beyond them are eos, targets -1."""
-        if self.lang_token_id is not None:
-            text = torch.cat([torch.full_like(text[:, :1], self.lang_token_id), text], dim=1)
-            text_lengths = text_lengths + 1
         inside = length_mask(text_lengths, text.size(1))
         sos = torch.full((text.size(0), 1), self.sos, dtype=text.dtype, device=text.device)
         ys_in = torch.cat([sos, text.masked_fill(~inside, self.eos)], dim=1)
