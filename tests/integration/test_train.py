@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from train_corpus import environment, run, same_weights
+from train_corpus import environment, run, same_weights, weights
 
 from tympan.train.checkpoint import read_reporter
 
@@ -154,6 +154,20 @@ def test_a_language_model_trains(beeps: Path, tmp_path: Path) -> None:
     refused = run(beeps, tmp_path / "exp", "--resume", "true")
     assert refused.returncode == 2
     assert "kind: lm in the checkpoint, asr here" in refused.stderr
+
+
+def test_recomputed_activations_change_nothing(beeps: Path, finished: Path, tmp_path: Path) -> None:
+    done = run(beeps, tmp_path, "--grad_checkpointing", "true", "--max_epoch", "1")
+    assert done.returncode == 0, done.stderr
+    plain, recomputed = weights(finished / "1epoch.pth"), weights(tmp_path / "1epoch.pth")
+    for name, tensor in plain.items():
+        assert recomputed[name].numpy() == pytest.approx(tensor.numpy(), abs=1e-4), name
+
+
+def test_compiling_wants_fixed_shapes(beeps: Path, tmp_path: Path) -> None:
+    done = run(beeps, tmp_path, "--compile", "true")
+    assert done.returncode == 2
+    assert "Use --batch_type bucket" in done.stderr
 
 
 def test_averaging_by_hand(finished: Path, tmp_path: Path) -> None:

@@ -49,24 +49,26 @@ class Parallel:
         self.module = module
         self._norms = _SharedNorms(module) if comm.size > 1 and options.sync_batchnorm else None
         self.model = module
+        self._replica: DistributedDataParallel | None = None
         self.is_sharded = options.fsdp
         if options.fsdp:
             self.model = _shard(module, device)
         elif comm.size > 1:
-            self.model = _replicate(module, device, options)
+            self._replica = _replicate(module, device, options)
+            self.model = self._replica
         if compiled:
-            # In place: names of weights and the type of the model stay as they are
-            self.model.compile(dynamic=True)
+            # A graph for each shape: with symbolic shapes torch 2.13's CPU compiler fails on this model
+            self.model = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
 
     @contextmanager
     def sync_gradients(self, now: bool) -> Iterator[None]:
         """Inside, backward exchanges gradients only if `now`: once for a group of batches."""
-        if isinstance(self.model, DistributedDataParallel) and not now:
-            with self.model.no_sync():
+        if self._replica is not None and not now:
+            with self._replica.no_sync():
                 yield
             return
         if self.is_sharded:
-            self.model.set_requires_gradient_sync(now)  # type: ignore[operator]
+            self.module.set_requires_gradient_sync(now)  # type: ignore[operator]
         yield
 
     @contextmanager
@@ -136,7 +138,7 @@ class _SumOverRanks(torch.autograd.Function):
         return total
 
 
-def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions) -> nn.Module:
+def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions) -> DistributedDataParallel:
     # Running statistics agree already where they are synchronised; where not, the first rank's are taken
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     buffers = {"forward_sync_buffers" if newer else "broadcast_buffers": not options.sync_batchnorm}

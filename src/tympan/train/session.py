@@ -125,6 +125,11 @@ def build_trainer(
     )
     if config.fsdp and precision.updates != "plain":
         raise UserError(f"--fsdp true and --train_dtype {config.train_dtype}: use float32 with --use_amp true instead")
+    if config.compile and config.batch_type != "bucket":
+        raise UserError(
+            f"--compile true compiles once for every shape, and --batch_type {config.batch_type} makes a new shape for "
+            "almost every batch. Use --batch_type bucket"
+        )
     vocabulary = read_vocabulary(config)
     complete = replace(config, token_list=list(vocabulary.tokens))
     data = build_data(config, vocabulary=vocabulary, comm=comm, pin_memory=device.type != "cpu")
