@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from functools import cache
 
 import pytest
@@ -48,6 +49,17 @@ def test_alignment_is_cheapest_and_complete(ref: list[str], hyp: list[str]) -> N
 )
 def test_ties_go_as_in_sclite(ref: str, hyp: str, kinds: str) -> None:
     assert "".join(step.kind for step in align(ref.split(), hyp.split())) == kinds
+
+
+def test_an_hour_in_one_utterance_fits_into_memory() -> None:
+    ref = [f"w{n % 997}" for n in range(10_000)]
+    hyp = ref[:5000] + ref[5010:]
+    tracemalloc.start()
+    counts = count(align(ref, hyp))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (counts.correct, counts.deletions, counts.errors) == (9990, 10, 10)
+    assert peak < 150e6
 
 
 def test_only_ascii_case_is_folded() -> None:

@@ -35,6 +35,12 @@ def test_kaldi_text(tmp_path: Path) -> None:
     ]
 
 
+def test_only_line_ends_end_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("a-1 one\u2028two\r\na-2 x\x85y\r\n".encode())
+    assert [transcript.id for transcript in read_transcripts(path)] == ["a-1", "a-2"]
+
+
 def test_faults_are_listed_together(tmp_path: Path) -> None:
     path = tmp_path / "hyp.trn"
     path.write_text("a b (s-1)\nno id here\nc (s-1)\n")

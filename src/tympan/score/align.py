@@ -14,6 +14,8 @@ GAP_COST = 3
 
 Kind = Literal["C", "S", "D", "I"]
 
+_DIAGONAL, _INSERTION, _DELETION = range(3)
+
 
 @dataclass(frozen=True)
 class Step:
@@ -76,20 +78,20 @@ def align(ref: Sequence[str], hyp: Sequence[str], *, case_sensitive: bool = Fals
     ref_keys, hyp_keys = (
         list(side) if case_sensitive else [ascii_lower(token) for token in side] for side in (ref, hyp)
     )
-    cost = _cost_table(ref_keys, hyp_keys)
+    moves = _moves(ref_keys, hyp_keys)
     steps: list[Step] = []
     i, j = len(ref), len(hyp)
     while i or j:
-        same = i > 0 and j > 0 and ref_keys[i - 1] == hyp_keys[j - 1]
-        if i and j and cost[i][j] == cost[i - 1][j - 1] + (0 if same else SUBSTITUTION_COST):
-            steps.append(Step("C" if same else "S", ref[i - 1], hyp[j - 1]))
+        move = moves[i, j]
+        if move == _DIAGONAL:
             i, j = i - 1, j - 1
-        elif j and cost[i][j] == cost[i][j - 1] + GAP_COST:
-            steps.append(Step("I", None, hyp[j - 1]))
+            steps.append(Step("C" if ref_keys[i] == hyp_keys[j] else "S", ref[i], hyp[j]))
+        elif move == _INSERTION:
             j -= 1
+            steps.append(Step("I", None, hyp[j]))
         else:
-            steps.append(Step("D", ref[i - 1], None))
             i -= 1
+            steps.append(Step("D", ref[i], None))
     return steps[::-1]
 
 
@@ -111,22 +113,24 @@ def ascii_upper(token: str) -> str:
     return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in token)
 
 
-def _cost_table(ref: list[str], hyp: list[str]) -> list[list[int]]:
-    """cost[i][j]: cheapest way to turn the first i reference tokens into the first j of the hypothesis.
+def _moves(ref: list[str], hyp: list[str]) -> np.ndarray:
+    """(ref + 1, hyp + 1): the last move of the cheapest way to the first i reference and j hypothesis tokens.
 
-    A row depends on itself only through insertions, a running minimum once 3 * j is taken off, so each row is a few
-    array operations however long the hypothesis is.
+    A row of costs depends on itself only through insertions, a running minimum once 3 * j is taken off, so each row is
+    a few array operations however long the hypothesis is. Moves take a byte each: an hour in one utterance fits.
     """
     ids: dict[str, int] = {}
     ref_ids, hyp_ids = (np.array([ids.setdefault(token, len(ids)) for token in side]) for side in (ref, hyp))
     ramp = GAP_COST * np.arange(len(hyp) + 1)
-    table = np.empty((len(ref) + 1, len(hyp) + 1), dtype=np.int64)
-    table[0] = ramp
+    moves = np.full((len(ref) + 1, len(hyp) + 1), _DELETION, dtype=np.uint8)
+    moves[0] = _INSERTION
+    cost = ramp
     for i in range(1, len(ref) + 1):
-        row = table[i - 1] + GAP_COST
-        if len(hyp):
-            diagonal = table[i - 1, :-1] + np.where(hyp_ids == ref_ids[i - 1], 0, SUBSTITUTION_COST)
-            row[1:] = np.minimum(row[1:], diagonal)
-        table[i] = np.minimum.accumulate(row - ramp) + ramp
-    rows: list[list[int]] = table.tolist()
-    return rows
+        diagonal = cost[:-1] + np.where(hyp_ids == ref_ids[i - 1], 0, SUBSTITUTION_COST)
+        row = cost + GAP_COST
+        row[1:] = np.minimum(row[1:], diagonal)
+        cost = np.minimum.accumulate(row - ramp) + ramp
+        # sclite prefers the diagonal, then an insertion.
+        moves[i, 1:][cost[1:] == cost[:-1] + GAP_COST] = _INSERTION
+        moves[i, 1:][cost[1:] == diagonal] = _DIAGONAL
+    return moves

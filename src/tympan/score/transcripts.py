@@ -122,7 +122,8 @@ def _speaker_of(utterance: str, utt2spk: dict[str, str] | None) -> str:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        return path.read_text(encoding="utf-8-sig").splitlines()
+        # str.splitlines would also cut at U+2028, U+0085 and the like, which a transcript may hold.
+        return path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path}: there is no such file") from None
     except IsADirectoryError:
