@@ -141,6 +141,7 @@ def test_upper_case_unk_is_unk(tmp_path: Path) -> None:
         ("ngram 3=1", "ngram 3=2", r":22: expected a number, 3 word"),
         ("-0.4\ta b\t-0.05", "-0.4\ta b\t-0.05\t1", r":17: expected a number, 2 word.*found '-0.4\ta b"),
         ("-0.4\ta b\t-0.05", "-0.4\ta", r":17: expected a number, 2 word"),
+        ("-0.6\tb", "x0.6\tb", r":12: expected a number, found 'x0.6'"),
         ("-0.4\ta b", "x0.4\ta b", r":17: expected a number, found 'x0.4'"),
         ("-0.4\ta b", "0.4\ta b", r":17: a log10 probability is 0 or less"),
         ("-0.4\ta b", "nan\ta b", r":17: a log10 probability is 0 or less"),

@@ -193,7 +193,7 @@ def _first_mistake(
                 float(value)
             except ValueError:
                 return lines.mistake(f"expected a number, found '{_show(value)}'", line)
-        for word in words[:order]:
+        for word in words[:order] if order > 1 else ():
             if word not in numbers:
                 return lines.mistake(f"the word '{_show(word)}' is not among the 1-grams", line)
     raise AssertionError("no mistake found")
