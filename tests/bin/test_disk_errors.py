@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tympan.bin.main import run
+from tympan.runtime.atomic import atomic_write
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
@@ -18,6 +20,16 @@ def test_a_full_disk_is_no_traceback(code: int, capsys: pytest.CaptureFixture[st
 
     assert run(fail) == 2
     assert f"tympan: error: /data/x.ark: {os.strerror(code)}" in capsys.readouterr().err
+
+
+def test_a_folder_where_a_file_belongs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(_argv: Sequence[str] | None) -> int:
+        with atomic_write(tmp_path) as stream:
+            stream.write("x")
+        return 0
+
+    assert run(fail) == 2
+    assert capsys.readouterr().err == f"tympan: error: {tmp_path}: Is a directory\n"
 
 
 def test_other_system_errors_are_ours() -> None:

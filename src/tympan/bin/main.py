@@ -60,9 +60,14 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except OSError as error:
+        # Files are written beside their place and renamed: the second name is the one the user knows.
+        name = error.filename2 or error.filename
+        place = f"{name}: " if name else ""
+        if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
+            print(f"tympan: error: {place}{error.strerror}", file=sys.stderr)
+            return 2
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
             raise
-        place = f"{error.filename}: " if error.filename else ""
         print(f"tympan: error: {place}{error.strerror}. What was finished is kept; run it again.", file=sys.stderr)
         return 2
 
