@@ -41,7 +41,7 @@ def fix(report: Report) -> Fixed:
     Kept are utterances that every file has and whose audio can be read; of repeated lines the first. A mix of sample
     rates is not mended: which of them is right is for the user to say.
     """
-    dropped = dict(_dropped(report))
+    dropped = dict(sorted(dict(_dropped(report)).items()))
     tables = {
         name: dict(sorted(table.entries.items()))
         for name, table in report.tables.items()
@@ -54,9 +54,7 @@ def fix(report: Report) -> Fixed:
         return Fixed(kept, {}, {}, None)
     if not kept.utterances:
         reasons = "".join(f"\n'{key}': {reason}" for key, reason in list(dropped.items())[:5])
-        raise UserError(
-            f"{report.path}: not one utterance would remain; nothing was changed. First faults:{reasons}"
-        )
+        raise UserError(f"{report.path}: not one utterance would remain; nothing was changed. First faults:{reasons}")
     backup = _back_up(report)
     written = kept.write(report.path)
     for name in report.tables.keys() - written.tables.keys() - {"spk2utt"}:

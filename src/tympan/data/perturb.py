@@ -133,4 +133,5 @@ def _is_current(source: str, target: str) -> bool:
     if not os.path.exists(target):
         return False
     path = split_ark(source)[0]
-    return is_pipe(source) or os.path.getmtime(target) >= os.path.getmtime(path)
+    # A source that is gone is told by the reader.
+    return is_pipe(source) or (os.path.exists(path) and os.path.getmtime(target) >= os.path.getmtime(path))
