@@ -135,7 +135,14 @@ def test_an_empty_line_is_an_empty_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"a b\nc\n", b"a b\nc", b"a b\r\nc\r\n", b"\xef\xbb\xbfa b\nc\n", b"\ta  b \nc\n", gzip.compress(b"a b\nc\n", mtime=0)],
+    [
+        b"a b\nc\n",
+        b"a b\nc",
+        b"a b\r\nc\r\n",
+        b"\xef\xbb\xbfa b\nc\n",
+        b"\ta  b \nc\n",
+        gzip.compress(b"a b\nc\n", mtime=0),
+    ],
 )
 def test_line_ends_and_compression_do_not_matter(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "text"
