@@ -69,8 +69,9 @@ def _model(values: Values) -> Iterator[Conflict]:
     if values.get("decoder", "") is None and ctc_weight != 1.0:
         text = f"is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found {ctc_weight}"
         yield Conflict(("decoder", "model", "model_conf"), text)
-    # A model that is loaded has its statistics in its weights; one that is trained needs the file.
-    if values.get("normalize") == "global_mvn" and values["normalize_conf"].get("stats_file") is None:
+    # A model that is loaded has its statistics in its weights, and --collect_stats makes the file; training needs it.
+    lacks_file = values.get("normalize") == "global_mvn" and values["normalize_conf"].get("stats_file") is None
+    if lacks_file and not values["collect_stats"]:
         yield Conflict(("normalize", "normalize_conf"), "global_mvn needs --normalize_conf stats_file=FILE")
     reads_text = any(kind == "text" for _, _, kind in values["train_data_path_and_name_and_type"])
     needs_model = values["use_preprocessor"] and values["token_type"] == "bpe" and values["bpemodel"] is None
