@@ -160,6 +160,28 @@ def test_broken_values_name_utterance_and_file(corpus: Path, kind: str, value: s
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "No such file or directory"),
+        (np.array([{}], dtype=object), "no file of one array of numbers"),
+        (b"", "no file of one array of numbers"),
+        (b"hello", "no file of one array of numbers"),
+        (np.float32(3), r"an array of \(time,\) or \(time, dim\)"),
+    ],
+)
+def test_arrays_that_can_not_be_used(corpus: Path, content: np.ndarray | bytes | None, message: str) -> None:
+    (corpus / "data").write_text("good a.npy\n")
+    if isinstance(content, bytes):
+        (corpus / "a.npy").write_bytes(content)
+    elif content is not None:
+        np.save(corpus / "a.npy", content)
+    dataset = UtteranceDataset([(corpus / "data", "x", "npy")])
+    for use in (lambda: dataset["good", 1], lambda: measure_shapes(dataset, ["x"])):
+        with pytest.raises(UserError, match=f"data:1: utterance 'good': a.npy: .*{message}"):
+            use()
+
+
 def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
     with pytest.raises(UserError, match="the data name 'speech' is given 2 times"):
         UtteranceDataset([(corpus / "wav.scp", "speech", "sound")] * 2)

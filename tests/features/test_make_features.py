@@ -220,6 +220,15 @@ def test_other_options_do_not_mix(noise_data: Path, tmp_path: Path) -> None:
     assert load_options(tmp_path / "out" / "features.yaml").fbank.dither == 0
 
 
+def test_a_conf_file_that_is_not_used_is_told(
+    noise_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "fbank.conf").write_text("--num-mel-bins=40\n")
+    config = ["--fbank_config", str(tmp_path / "fbank.conf")]
+    main([str(noise_data), str(tmp_path / "out"), "--feats_type", "mfcc", *config])
+    assert "warning: --fbank_config is not used by --feats_type mfcc" in capsys.readouterr().err
+
+
 def test_compressed_archives(noise_data: Path, tmp_path: Path) -> None:
     for name, more in (("plain", []), ("small", ["--compression_method", "2"])):
         main([str(noise_data), str(tmp_path / name), "--feats_type", "fbank", "--dither", "0", *more])

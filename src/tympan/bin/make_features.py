@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     if options.compression_method is not None and options.compression_method not in range(1, 8):
         raise UserError(f"--compression_method is {options.compression_method}, allowed: 1 to 7")
+    _warn_of_unused(options)
     data = DataDir.read(options.data_dir)
     if options.overwrite:
         remove_archives(options.out_dir)
@@ -78,13 +80,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{len(skipped)} utterances have no features, listed in {options.out_dir / 'skipped'}: ", end="")
         print(f"{len(summary.too_short)} shorter than a frame, {len(summary.unreadable)} unreadable")
     if not summary.made + summary.kept:
-        raise UserError(f"{options.data_dir}: not one utterance has features. The first: {next(iter(skipped.items()))}")
+        first, reason = next(iter(skipped.items()))
+        raise UserError(f"{options.data_dir}: not one utterance has features. The first, '{first}': {reason}")
     if summary.unreadable and not options.skip_broken:
         raise UserError(
             f"{len(summary.unreadable)} recordings can't be read, such as {next(iter(summary.unreadable.values()))}\n"
             f"`tympan fix_data {options.data_dir}` drops them; --skip_broken true goes on without them."
         )
     return 0
+
+
+def _warn_of_unused(options: Options) -> None:
+    used = {"fbank": ["fbank"], "mfcc": ["mfcc"], "fbank_pitch": ["fbank", "pitch", "pitch_postprocess"]}
+    for name in ("fbank", "mfcc", "pitch", "pitch_postprocess"):
+        if getattr(options, f"{name}_config") is not None and name not in used[options.feats_type]:
+            print(f"warning: --{name}_config is not used by --feats_type {options.feats_type}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -246,7 +247,7 @@ def parse_segment(value: str, place: str) -> Segment:
         start_s, end_s = float(start), float(end)
     except ValueError:
         raise UserError(f"{place}: expected 'RECORDING START END', found '{value}'") from None
-    if start_s < 0 or (end_s != -1 and end_s <= start_s):
+    if not (0 <= start_s < math.inf and (end_s == -1 or start_s < end_s < math.inf)):
         raise UserError(f"{place}: the part from {start} to {end} s is empty")
     return Segment(recording, start_s, None if end_s == -1 else end_s)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
             return value_length("sound", value, context)
         shape = matrix_shape(value, base=context.base)
     elif data_type == "npy":
-        shape = np.load(locate(value, context.base), mmap_mode="r", allow_pickle=False).shape
+        shape = _npy(value, context, mmap_mode="r").shape
     else:
         shape = np.shape(read_value(data_type, value, context))
     return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
@@ -143,11 +144,16 @@ def _holds_audio(value: str, context: Context) -> bool:
         raise UserError(f"{value}: {error.strerror or error}") from None
 
 
-def _npy(value: str, context: Context) -> np.ndarray:
+def _npy(value: str, context: Context, *, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
     try:
-        return np.asarray(np.load(locate(value, context.base), allow_pickle=False))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{value}: cannot be read as a numpy array: {error}") from None
+        array = np.load(locate(value, context.base), mmap_mode=mmap_mode, allow_pickle=False)
+    except OSError as error:
+        raise UserError(f"{value}: cannot be read: {error.strerror or error}") from None
+    except (ValueError, EOFError):
+        raise UserError(f"{value}: no file of one array of numbers, as numpy.save writes it") from None
+    if not isinstance(array, np.ndarray) or array.ndim == 0:
+        raise UserError(f"{value}: an array of (time,) or (time, dim) is expected")
+    return array
 
 
 def _text(value: str, _context: Context) -> str:
