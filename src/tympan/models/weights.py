@@ -73,5 +73,5 @@ def _load_torch(path: Path) -> object:
         raise UserError(
             f"{path}: holds more than tensors: reading it could run code; save its state dict alone, or as safetensors"
         ) from None
-    except (RuntimeError, EOFError, OSError, ValueError) as error:
+    except (RuntimeError, EOFError, OSError, ValueError, LookupError) as error:
         raise UserError(f"{path}: not a readable weights file ({error})") from None

@@ -18,7 +18,7 @@ Cells = list[str]
 
 
 def render(result: ScoreResult) -> str:
-    """What `sclite -i rm -o all stdout` prints for this result (ids in lower case, as it has them)."""
+    """The page of `sclite -i rm -o all stdout`: its tables (its digits, our column widths) and its alignments."""
     return "\n".join(
         [
             "\n\n",
