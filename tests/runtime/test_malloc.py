@@ -10,19 +10,23 @@ import pytest
 PROGRAM = """
 import resource, torch
 from tympan.runtime.malloc import keep_freed_memory
-kept = keep_freed_memory()
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(50_000_000)
+    for megabytes in (4, 8, 24):
+        torch.ones(megabytes << 18)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-first, second = faults(), faults()
-print(kept, first, second < 1_000)
+usual = min(faults() for _ in range(5))
+kept = keep_freed_memory()
+faults()
+print(kept, usual, min(faults() for _ in range(5)))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks glibc")
-def test_a_second_tensor_of_the_same_size_needs_no_new_pages() -> None:
+def test_tensors_of_the_next_step_need_no_new_pages() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     if done.stdout.startswith("False"):
         pytest.skip("this C library is not glibc")
-    assert done.stdout.split()[2] == "True", done.stdout
+    usual, kept = map(int, done.stdout.split()[1:])
+    assert usual > 5_000
+    assert kept < usual / 10
