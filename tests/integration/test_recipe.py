@@ -101,9 +101,7 @@ def test_again_does_nothing_and_a_change_does_what_it_must(finished: tuple[Path,
     redone = steps_run(aishell(directory, "--stage", "3").stdout)
     assert [step.split()[0] for step in redone if step.startswith("decode")] == ["decode", "decode"]
     assert not any(step.startswith(("train", "rnnlm", "n-gram", "average")) for step in redone)
-    table = recipe(
-        directory, "status", "aishell", "--data_url", "archives", "--ngpu", "0", "--speeds", "1.0", "--n_average", "2"
-    ).stdout
+    table = recipe(directory, "status").stdout
     rows = [line for line in table.splitlines() if " train train_pytorch_train" in line]
     assert re.search(r"4 +train +train train_pytorch_train +done +[\d.]+ (s|min).* [kM]?B", rows[0])
 
@@ -116,6 +114,10 @@ def test_mistakes_are_found_before_any_work(workplace: Path) -> None:
     assert "num_blocks" in message
     assert "beam_size" in message
     assert not (workplace / "downloads").exists()
+
+
+def test_status_where_nothing_ran(tmp_path: Path) -> None:
+    assert "no recipe ran in" in recipe(tmp_path, "status", code=2).stderr
 
 
 def test_wrong_stage_and_wrong_order(workplace: Path) -> None:

@@ -14,14 +14,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         from tympan.recipe.new import main as new
 
         return new(arguments[1:])
-    is_status = arguments[:1] == ["status"]
-    options = _parse(arguments[1:] if is_status else arguments)
+    from tympan.recipe.run import last_options, run_recipe, show_status
 
-    from tympan.recipe.run import run_recipe, show_status
-
-    if is_status:
-        return show_status(options)
-    return run_recipe(options)
+    if arguments[:1] == ["status"]:
+        return show_status(_parse(arguments[1:]) if arguments[1:] else last_options())
+    return run_recipe(_parse(arguments))
 
 
 def _parse(arguments: Sequence[str]) -> RecipeOptions:

@@ -48,6 +48,16 @@ def run_recipe(options: RecipeOptions, *, shown_from: Path = Path()) -> int:
     return 0
 
 
+def last_options() -> RecipeOptions:
+    """The options of the last run in this directory."""
+    try:
+        return RecipeOptions(**json.loads(LAST_RUN.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"no recipe ran in {Path.cwd()} yet. Go to a recipe's directory, or name it: tympan recipe status aishell"
+        ) from error
+
+
 def show_status(options: RecipeOptions) -> int:
     """The table of stages, for these options."""
     print(status_table(Engine(HOME), build_stages(options, find_corpus(options))))
