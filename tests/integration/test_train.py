@@ -109,6 +109,7 @@ def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) ->
     corpus = beeps.parent
     text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()
     text[3] = "train003 " + "a" * 60
+    text[5] = "train005"
     (tmp_path / "text").write_text("\n".join(text) + "\n", encoding="utf-8")
     stats = run(beeps, tmp_path / "stats", "--collect_stats", "true", *_data(corpus, tmp_path))
     assert stats.returncode == 0, stats.stderr
@@ -119,6 +120,16 @@ def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) ->
     assert "1 utterances are too short for CTC" in done.stderr
     assert "train003: " in done.stderr
     assert "needs 119" in done.stderr
+    assert "1 utterances have an empty transcript:\n  train005" in done.stderr
+
+
+def test_a_text_of_ids_alone_is_a_mistake(beeps: Path, tmp_path: Path) -> None:
+    corpus = beeps.parent
+    text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()
+    (tmp_path / "text").write_text("".join(line.split()[0] + "\n" for line in text), encoding="utf-8")
+    done = run(beeps, tmp_path / "exp", "--dry_run", "true", *_data(corpus, tmp_path))
+    assert done.returncode == 2
+    assert "transcripts are empty" in done.stderr
 
 
 def _data(corpus: Path, changed: Path) -> tuple[str, ...]:

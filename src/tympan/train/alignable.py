@@ -1,4 +1,4 @@
-"""Utterances that CTC can't learn from: fewer encoder frames than their transcript needs."""
+"""Utterances that teach nothing: without a transcript, or with fewer encoder frames than CTC needs for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,20 @@ import torch
 from torch import nn
 
 from tympan.data.loader import EpochIterFactory
+from tympan.errors import UserError
+
+
+def without_transcript(batches: EpochIterFactory) -> list[str]:
+    """Ids of utterances whose text is empty. If none has a text, that is a mistake, and told as one."""
+    tokens = next((shape.lengths for shape in batches.plan.shapes if shape.name == "text"), None)
+    if tokens is None:
+        return []
+    empty = np.flatnonzero(tokens == 0)
+    if len(empty) == len(tokens):
+        raise UserError(
+            f"all {len(tokens)} transcripts are empty. Lines of the text file are 'UTTERANCE-ID TRANSCRIPT'"
+        )
+    return [batches.dataset.index.id(row) for row in empty.tolist()]
 
 
 def too_short_for_ctc(model: nn.Module, batches: EpochIterFactory, *, stretch: float = 1.0) -> list[str]:

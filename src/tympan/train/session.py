@@ -39,7 +39,7 @@ from tympan.runtime.precision import MasterWeights, choose_precision
 from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
 from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
-from tympan.train.alignable import too_short_for_ctc
+from tympan.train.alignable import too_short_for_ctc, without_transcript
 from tympan.train.checkpoint import Identity, changed_options, load_checkpoint, set_aside
 from tympan.train.collect_stats import collect_stats
 from tympan.train.data import TrainingData, build_data, build_plain_data, read_vocabulary
@@ -259,10 +259,15 @@ def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, com
     )
     logging.info("effective batch of an update: %.1f utterances%s on average; %s", sizes.mean(), seconds, counting)
     slowest = 1.0 / max(getattr(config, "speed_perturb", None) or [1.0])
+    _warn("%d utterances have an empty transcript:\n  %s", without_transcript(data.train))
     short = too_short_for_ctc(model, data.train, stretch=min(1.0, slowest))
-    if short:
-        listed = "\n  ".join(short[:50]) + (f"\n  and {len(short) - 50} more" if len(short) > 50 else "")
-        logging.warning("%d utterances are too short for CTC and teach it nothing:\n  %s", len(short), listed)
+    _warn("%d utterances are too short for CTC and teach it nothing:\n  %s", short)
+
+
+def _warn(message: str, utterances: list[str], *, shown: int = 50) -> None:
+    if utterances:
+        more = f"\n  and {len(utterances) - shown} more" if len(utterances) > shown else ""
+        logging.warning(message, len(utterances), "\n  ".join(utterances[:shown]) + more)
 
 
 def _state(
