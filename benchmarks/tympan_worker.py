@@ -21,6 +21,8 @@ from tympan.decode.model_files import ModelFiles
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.decode.settings import DecodeSettings
 from tympan.models.build import build_asr_model
+from tympan.runtime.malloc import keep_freed_memory
+from tympan.train.optimizers import build_optimizer
 
 THREADS = 2
 
@@ -38,7 +40,8 @@ def train_step(directory: Path, steps: str = "5") -> dict:
     model = build_asr_model(load_training_config(AsrTrainConfig, directory / "asr.yaml")).train()
     batch = {k: torch.from_numpy(v) for k, v in np.load(directory / "batch.npz").items()}
     batch["augment_seed"] = torch.arange(len(batch["speech"]))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+    keep_freed_memory()  # as asr_train does, and its optimiser
+    optimizer = build_optimizer(torch.optim.Adam, {"lr": 1e-4}, list(model.named_parameters()))
     times = []
     for _ in range(int(steps) + 1):
         start = time.perf_counter()
