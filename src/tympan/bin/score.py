@@ -38,6 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from tympan.score import sclite
     from tympan.score.inputs import default_unit, score_files
+    from tympan.score.sclite_table import summary_table
     from tympan.score.significance import bootstrap_interval, compare
 
     unit = options.unit or default_unit(options.ref)
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
 
     result = scored(options.hyp)
-    print(sclite.render(result) if options.alignments else sclite.summary_table(result, percentages=True))
+    print(sclite.render(result) if options.alignments else summary_table(result, percentages=True))
     interval = bootstrap_interval(result)
     total = result.total
     print(
@@ -93,7 +94,7 @@ def _write(result: ScoreResult, directory: Path, unit: str) -> None:
     files = {
         name: "".join(f"{' '.join(tokens)}\t({_trn_id(u)})\n" for u, tokens in side) for name, side in sides.items()
     }
-    files["result.txt"] = sclite.render(result) + "\n"
+    files["result.txt"] = sclite.render(result)
     files["confusions.txt"] = "".join(f"{n}\t{ref}\t{hyp}\n" for (ref, hyp), n in result.substitutions().most_common())
     files["RESULTS.md"] = results_table({result.name: (total, interval)})
     summary = asdict(total) | {

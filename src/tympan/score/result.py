@@ -75,14 +75,14 @@ def score(
 
     A reference without a hypothesis is all deletions, with a warning; `drop_missing` leaves it out (sclite's way).
     """
-    by_id = {reference.id: reference for reference in references}
+    by_id = _by_id(references, hypotheses, case_sensitive=case_sensitive)
     extra = [hypothesis.id for hypothesis in hypotheses if hypothesis.id not in by_id]
     if extra:
         raise UserError(
             f"{name}: {len(extra)} of {len(hypotheses)} utterances have no reference: {shorten(extra)}\n"
             "check that both files are of the same set"
         )
-    heard = {hypothesis.id for hypothesis in hypotheses}
+    heard = {by_id[hypothesis.id].id for hypothesis in hypotheses}
     missing = tuple(reference.id for reference in references if reference.id not in heard)
     pairs = [(by_id[hypothesis.id], hypothesis.tokens) for hypothesis in hypotheses]
     if missing:
@@ -97,6 +97,18 @@ def score(
         steps = tuple(align(reference.tokens, tokens, case_sensitive=case_sensitive))
         scored.append(ScoredUtterance(reference.id, reference.speaker, steps, count(steps)))
     return ScoreResult(Path(name).name, tuple(scored), missing, case_sensitive)
+
+
+def _by_id(
+    references: Sequence[Transcript], hypotheses: Sequence[Transcript], *, case_sensitive: bool
+) -> dict[str, Transcript]:
+    """The reference of each id; a hypothesis 'S1-u1' finds 's1-u1' unless case counts (sclite lowers ids)."""
+    by_id = {reference.id: reference for reference in references}
+    if case_sensitive:
+        return by_id
+    folded = {ascii_lower(name): reference for name, reference in by_id.items()}
+    found = {hypothesis.id: folded.get(ascii_lower(hypothesis.id)) for hypothesis in hypotheses}
+    return {**{name: reference for name, reference in found.items() if reference is not None}, **by_id}
 
 
 def shorten(names: Sequence[str], most: int = 5) -> str:
