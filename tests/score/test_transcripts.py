@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tympan.errors import UserError
+from tympan.score.alternatives import Choice
 from tympan.score.transcripts import Unit, read_transcripts, split_units
 
 
@@ -61,3 +62,20 @@ def test_empty_and_foreign_encoding(tmp_path: Path, content: bytes) -> None:
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such file"):
         read_transcripts(tmp_path / "text")
+
+
+def test_speakers_and_comments_of_trn(tmp_path: Path) -> None:
+    (tmp_path / "ref.trn").write_text(";; made by hand\na (x_y)\nb (p-q-r)\nc (m_n-o)\nd (z)\n")
+    read = read_transcripts(tmp_path / "ref.trn")
+    assert [transcript.speaker for transcript in read] == ["x", "p", "m_n", "all"]
+
+
+def test_choices_of_trn(tmp_path: Path) -> None:
+    (tmp_path / "ref.trn").write_text("x/y {ab/ { c / @ } D } @ (s-1)\n")
+    (read,) = read_transcripts(tmp_path / "ref.trn", unit="char")
+    nothing = Choice(((),))
+    inner = Choice((("c",), (nothing,)))
+    assert read.tokens == ("x", "/", "y", Choice((("a", "b"), (inner, "D"))), nothing)
+    (tmp_path / "hyp.trn").write_text("a { b / c (s-1)\n")
+    with pytest.raises(UserError, match="a '{' without its '}'"):
+        read_transcripts(tmp_path / "hyp.trn")

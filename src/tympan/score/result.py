@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tympan.errors import UserError
 from tympan.score.align import Counts, Step, align, ascii_lower, count
+from tympan.score.alternatives import Token, align_choices
 from tympan.score.transcripts import Transcript
 
 logger = logging.getLogger(__name__)
@@ -94,9 +95,17 @@ def score(
             pairs += [(by_id[utterance], ()) for utterance in missing]
     scored = []
     for reference, tokens in pairs:
-        steps = tuple(align(reference.tokens, tokens, case_sensitive=case_sensitive))
+        steps = tuple(_aligned(reference.tokens, tokens, case_sensitive=case_sensitive))
         scored.append(ScoredUtterance(reference.id, reference.speaker, steps, count(steps)))
     return ScoreResult(Path(name).name, tuple(scored), missing, case_sensitive)
+
+
+def _aligned(ref: Sequence[Token], hyp: Sequence[Token], *, case_sensitive: bool) -> list[Step]:
+    said, heard = ([token for token in side if isinstance(token, str)] for side in (ref, hyp))
+    if len(said) == len(ref) and len(heard) == len(hyp):
+        return align(said, heard, case_sensitive=case_sensitive)
+    fold = str if case_sensitive else ascii_lower
+    return align_choices(ref, hyp, lambda a, b: fold(a) == fold(b))
 
 
 def _by_id(

@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 from tympan.errors import UserError
+from tympan.score.alternatives import Token, parse_choices
 
 Unit = Literal["char", "word", "token", "mixed"]
 
 SPACE = "<space>"
+COMMENT = ";;"
 _TRN_LINE = re.compile(r"^(?P<text>.*)\((?P<id>[^()\s]+)\)\s*$")
 _SYMBOL = re.compile(r"<[^<>\s]+>")
 _CJK = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
@@ -25,7 +28,7 @@ class Transcript:
 
     id: str
     speaker: str
-    tokens: tuple[str, ...]
+    tokens: tuple[Token, ...]
 
 
 def read_transcripts(
@@ -39,7 +42,8 @@ def read_transcripts(
     """Every utterance of a file, in its order.
 
     `unit` None takes the tokens as they stand between spaces. In a Kaldi text scored by character, a space is the
-    token `<space>` (as ESPnet2 counts) unless `remove_space`. In a .trn file the spaces only separate tokens.
+    token `<space>` (as ESPnet2 counts) unless `remove_space`. In a .trn file the spaces only separate tokens,
+    `{ a / b }` is a choice, `@` is nothing, and a line that begins with `;;` is a comment.
     """
     path = Path(path)
     is_trn = path.suffix == ".trn"
@@ -47,7 +51,7 @@ def read_transcripts(
     seen: dict[str, int] = {}
     faults: list[str] = []
     for number, line in enumerate(_read_lines(path), start=1):
-        if not line.strip():
+        if not line.strip() or (is_trn and line.startswith(COMMENT)):
             continue
         entry = _split_trn(line) if is_trn else _split_kaldi(line)
         if entry is None:
@@ -58,9 +62,14 @@ def read_transcripts(
             faults.append(f"{path}:{number}: utterance '{utterance}' stands already on line {seen[utterance]}")
             continue
         seen[utterance] = number
-        tokens = split_units(text, unit, keep_space=not (remove_space or is_trn))
-        kept = tuple(token for token in tokens if token not in removed_symbols)
-        transcripts.append(Transcript(utterance, _speaker_of(utterance, utt2spk), kept))
+        split = partial(_kept_units, unit=unit, keep_space=not (remove_space or is_trn), removed=removed_symbols)
+        tokens = parse_choices(text, split) if is_trn else tuple(split(text))
+        if tokens is None:
+            faults.append(f"{path}:{number}: a '{{' without its '}}'")
+            continue
+        transcripts.append(
+            Transcript(utterance, _speaker_of(utterance, utt2spk, separators="-_" if is_trn else "-"), tokens)
+        )
     if faults:
         raise UserError("\n".join(faults))
     if not transcripts:
@@ -77,6 +86,10 @@ def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> lis
     if unit == "mixed":
         return _MIXED.findall(text)
     return text.split()
+
+
+def _kept_units(text: str, *, unit: Unit | None, keep_space: bool, removed: Collection[str]) -> list[str]:
+    return [token for token in split_units(text, unit, keep_space=keep_space) if token not in removed]
 
 
 def read_utt2spk(path: Path) -> dict[str, str]:
@@ -112,12 +125,15 @@ def _split_kaldi(line: str) -> tuple[str, str]:
     return utterance, text
 
 
-def _speaker_of(utterance: str, utt2spk: dict[str, str] | None) -> str:
-    """From utt2spk; else what stands before the first '-' (sclite's reading); else 'all'."""
+def _speaker_of(utterance: str, utt2spk: dict[str, str] | None, *, separators: str) -> str:
+    """From utt2spk; else what stands before the first '-' (sclite's reading, which then tries '_'); else 'all'."""
     if utt2spk is not None and utterance in utt2spk:
         return utt2spk[utterance]
-    speaker, dash, _ = utterance.partition("-")
-    return speaker if dash and speaker else "all"
+    for separator in separators:
+        speaker, found, _ = utterance.partition(separator)
+        if found and speaker:
+            return speaker
+    return "all"
 
 
 def _read_lines(path: Path) -> list[str]:
