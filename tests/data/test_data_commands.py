@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -155,14 +156,36 @@ def test_speed_perturbation(whole: Path, tmp_path: Path, nj: str) -> None:
 def test_perturbing_again_writes_nothing_new(whole: Path, tmp_path: Path) -> None:
     arguments = [str(whole), str(tmp_path / "sp"), "--speeds", "1.0", "1.1", "--prefix_unperturbed", "false"]
     perturb_data.main(arguments)
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "sp" / "audio").rglob("*.flac")}
+    files = {path: path.stat().st_ctime_ns for path in (tmp_path / "sp" / "audio").rglob("*.flac")}
     assert len(files) == 6
     lost = min(files)
     lost.unlink()
     perturb_data.main(arguments)
-    assert {path for path, stamp in files.items() if path.stat().st_mtime_ns != stamp} == {lost}
+    assert {path for path, stamp in files.items() if path.stat().st_ctime_ns != stamp} == {lost}
     assert "a-0" in read_table(tmp_path / "sp" / "wav.scp")
     assert "sp1.1-a-0" in read_table(tmp_path / "sp" / "wav.scp")
+
+
+def test_a_source_of_another_date_is_perturbed_anew(whole: Path, tmp_path: Path) -> None:
+    """Older counts too: somebody may have put back what was there before."""
+    arguments = [str(whole), str(tmp_path / "sp"), "--speeds", "1.1"]
+    perturb_data.main(arguments)
+    soundfile.write(whole / "a-0.wav", tone(800, 0.7), RATE)
+    os.utime(whole / "a-0.wav", (1, 1))
+    perturb_data.main(arguments)
+    assert peak_hz(DataDir.read(tmp_path / "sp").wav["sp1.1-a-0"]) == pytest.approx(880, abs=2)
+
+
+def test_ids_that_differ_by_a_slash_have_files_of_their_own(whole: Path, tmp_path: Path) -> None:
+    ids = {"a/b": "a-0", "a_b": "a-1", "a%2Fb": "a-2"}
+    DataDir(whole, {"wav.scp": {key: str(whole / f"{name}.wav") for key, name in ids.items()}}).write(whole)
+    perturb_data.main([str(whole), str(tmp_path / "sp"), "--speeds", "1.1"])
+    wav = DataDir.read(tmp_path / "sp").wav
+    assert len(set(wav.values())) == 3
+    for key, name in ids.items():
+        assert audio_info(wav[f"sp1.1-{key}"]).frames == pytest.approx(
+            audio_info(str(whole / f"{name}.wav")).frames / 1.1, abs=1
+        )
 
 
 def test_segments_are_perturbed_with_their_recording(cut: Path, tmp_path: Path) -> None:

@@ -44,6 +44,14 @@ def test_written_and_read_again_it_is_the_same(directory: Path, tmp_path: Path) 
     assert (tmp_path / "copy" / "spk2utt").read_text() == "a a-1 a-2\nb b-1\n"
 
 
+def test_tables_of_an_earlier_directory_do_not_stay(directory: Path, tmp_path: Path) -> None:
+    DataDir(tmp_path, {"wav.scp": {"a": "/x.wav"}, "text": {"a": "one"}}).write(directory)
+    assert sorted(path.name for path in directory.iterdir()) == ["text", "wav.scp"]
+    assert DataDir.read(directory).utterances == ["a"]
+    DataDir(tmp_path, {"utt2spk": {"a": "s"}}).write(directory, keeps_others=True)
+    assert sorted(path.name for path in directory.iterdir()) == ["spk2utt", "text", "utt2spk", "wav.scp"]
+
+
 def test_a_part_keeps_what_it_needs(directory: Path) -> None:
     part = DataDir.read(directory).keep(["b-1"])
     assert part.utterances == ["b-1"]

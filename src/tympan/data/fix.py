@@ -56,9 +56,7 @@ def fix(report: Report) -> Fixed:
         reasons = "".join(f"\n'{key}': {reason}" for key, reason in list(dropped.items())[:5])
         raise UserError(f"{report.path}: not one utterance would remain; nothing was changed. First faults:{reasons}")
     backup = _back_up(report)
-    written = kept.write(report.path)
-    for name in report.tables.keys() - written.tables.keys() - {"spk2utt"}:
-        (report.path / name).unlink()  # not one usable line; its copy is in the backup
+    written = kept.write(report.path)  # a table without one usable line goes away; its copy is in the backup
     write_table(backup / "dropped", dropped)
     return Fixed(written, dropped, mended, backup)
 

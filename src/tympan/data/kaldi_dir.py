@@ -165,8 +165,12 @@ class DataDir:
                 }
         return DataDir(self.path, tables)
 
-    def write(self, path: str | os.PathLike[str]) -> DataDir:
-        """Write every table, sorted as Kaldi wants it, and spk2utt; give back the directory as it lies there."""
+    def write(self, path: str | os.PathLike[str], *, keeps_others: bool = False) -> DataDir:
+        """Write every table, sorted as Kaldi wants it, and spk2utt; give back the directory as it lies there.
+
+        Tables that an earlier directory of that name had and this one has not go away (`segments` of other recordings
+        would be taken for these), unless `keeps_others`.
+        """
         directory = Path(path)
         tables = {
             name: dict(sorted(table.items()))
@@ -177,6 +181,10 @@ class DataDir:
             write_table(directory / name, table)
         if "utt2spk" in tables:
             write_table(directory / "spk2utt", {speaker: " ".join(ids) for speaker, ids in written.spk2utt.items()})
+        if not keeps_others and directory.is_dir():
+            for name in set(known_files(directory)) - tables.keys():
+                if name != "spk2utt" or "utt2spk" not in tables:
+                    (directory / name).unlink()
         return written
 
 

@@ -44,8 +44,8 @@ def perturb_speed(
 ) -> DataDir:
     """Write a data directory with every utterance at every speed; audio goes to `out_dir/audio/SPEED`.
 
-    Speed 1.0 refers to the audio that is there. A recording that was written before, and is not older than its
-    source, is kept.
+    Speed 1.0 refers to the audio that is there. What was written before is kept if its source has not changed: it has
+    its source's date. What a program gives is always asked for anew.
     """
     _check(data, options)
     located = data.located()
@@ -115,8 +115,9 @@ def _faster(segment: Segment, speed: float) -> Segment:
 
 
 def _target(folder: Path, recording: str, speed: float, audio_format: str) -> Path:
-    # An id may hold a slash, which must not lead out of the folder.
-    return folder / f"sp{speed}" / f"{recording.replace('/', '_')}.{audio_format}"
+    # An id may hold a slash, which must not lead out of the folder; two ids never share a file.
+    name = recording.replace("%", "%25").replace("/", "%2F")
+    return folder / f"sp{speed}" / f"{name}.{audio_format}"
 
 
 def _perturb_recordings(allow_pipes: bool, jobs: Sequence[tuple[str, str, float]]) -> None:
@@ -127,11 +128,14 @@ def _perturb_recordings(allow_pipes: bool, jobs: Sequence[tuple[str, str, float]
         samples = np.clip(change_speed(audio.samples, speed), -1.0, 1.0)
         with atomic_write(target, "wb") as stream:
             soundfile.write(stream, samples, audio.rate, format=Path(target).suffix[1:], subtype="PCM_16")
+        if not is_pipe(source):
+            date = os.stat(split_ark(source)[0]).st_mtime_ns
+            os.utime(target, ns=(date, date))
 
 
 def _is_current(source: str, target: str) -> bool:
-    if not os.path.exists(target):
-        return False
+    """Whether the target was made of this very source. One that is gone is told by the reader."""
     path = split_ark(source)[0]
-    # A source that is gone is told by the reader.
-    return is_pipe(source) or (os.path.exists(path) and os.path.getmtime(target) >= os.path.getmtime(path))
+    if is_pipe(source) or not (os.path.exists(target) and os.path.exists(path)):
+        return False
+    return os.stat(target).st_mtime_ns == os.stat(path).st_mtime_ns

@@ -184,4 +184,4 @@ def _copy_labels(data: DataDir, out_dir: Path, keys: Places) -> None:
         for name, table in kept.tables.items()
         if name not in ("wav.scp", "segments", "feats.scp", "utt2num_frames", "cmvn.scp", "vad.scp", "reco2dur")
     }
-    DataDir(data.path, labels).write(out_dir)
+    DataDir(data.path, labels).write(out_dir, keeps_others=True)
