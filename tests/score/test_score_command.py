@@ -43,3 +43,11 @@ def test_mistakes_are_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "nothing: there is no such file" in capsys.readouterr().err
     assert cli(["score", str(tmp_path / "text"), str(tmp_path / "text"), "--unit", "chars"]) == 2
     assert "char" in capsys.readouterr().err
+
+
+def test_results_page_rounds_as_the_table_does(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text(f"s-a {' '.join(['x'] * 173 + ['y'] * 227)}\n")  # 43.25 % of 400
+    (tmp_path / "hyp").write_text(f"s-a {' '.join(['z'] * 173 + ['y'] * 227)}\n")
+    assert cli(["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "score")]) == 0
+    assert "| 43.3 " in (tmp_path / "score" / "result.txt").read_text()
+    assert "|43.3|" in (tmp_path / "score" / "RESULTS.md").read_text()

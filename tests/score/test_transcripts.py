@@ -77,5 +77,5 @@ def test_choices_of_trn(tmp_path: Path) -> None:
     inner = Choice((("c",), (nothing,)))
     assert read.tokens == ("x", "/", "y", Choice((("a", "b"), (inner, "D"))), nothing)
     (tmp_path / "hyp.trn").write_text("a { b / c (s-1)\n")
-    with pytest.raises(UserError, match="a '{' without its '}'"):
+    with pytest.raises(UserError, match=r"1: a '\{' without its '\}'"):
         read_transcripts(tmp_path / "hyp.trn")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tympan.score.align import Counts, percent
+from tympan.score.sclite_table import tenths
 from tympan.score.significance import Interval
 
 COLUMNS = "|dataset|Snt|Wrd|Corr|Sub|Del|Ins|Err|S.Err|95 % interval|"
@@ -15,8 +16,8 @@ def results_table(rows: Mapping[str, tuple[Counts, Interval]]) -> str:
     lines = [COLUMNS, "|" + "---|" * COLUMNS.strip("|").count("|") + "---|"]
     for name, (counts, interval) in rows.items():
         parts = (counts.correct, counts.substitutions, counts.deletions, counts.insertions, counts.errors)
-        rates = "|".join(f"{percent(part, counts.words):.1f}" for part in parts)
+        rates = "|".join(tenths(percent(part, counts.words)) for part in parts)
         wrong = percent(counts.wrong_sentences, counts.sentences)
         spread = f"{interval.low:.1f} – {interval.high:.1f}"
-        lines.append(f"|{name}|{counts.sentences}|{counts.words}|{rates}|{wrong:.1f}|{spread}|")
+        lines.append(f"|{name}|{counts.sentences}|{counts.words}|{rates}|{tenths(wrong)}|{spread}|")
     return "\n".join(lines) + "\n"

@@ -110,9 +110,13 @@ def _cells(counts: Counts, percentages: bool) -> list[str]:
     return rates if counts.words else [*(f"{number:5d}*" for number in numbers[:-1]), rates[-1]]
 
 
-def _tenths(value: float, mark: str = " ") -> str:
+def tenths(value: float) -> str:
     """One digit with halves going up, as sclite rounds; formatting alone would turn 43.25 into 43.2."""
-    return f"{math.floor(value * 10 + 0.5) / 10:5.1f}{mark}"
+    return f"{math.floor(value * 10 + 0.5) / 10:.1f}"
+
+
+def _tenths(value: float, mark: str = " ") -> str:
+    return f"{tenths(value):>5}{mark}"
 
 
 def _draw(title: str, rows: list[Cells], total: Cells, summaries: list[Cells]) -> str:
