@@ -49,5 +49,5 @@ def test_results_page_rounds_as_the_table_does(tmp_path: Path) -> None:
     (tmp_path / "text").write_text(f"s-a {' '.join(['x'] * 173 + ['y'] * 227)}\n")  # 43.25 % of 400
     (tmp_path / "hyp").write_text(f"s-a {' '.join(['z'] * 173 + ['y'] * 227)}\n")
     assert cli(["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "score")]) == 0
-    assert "| 43.3 " in (tmp_path / "score" / "result.txt").read_text()
+    assert " 43.3 " in (tmp_path / "score" / "result.txt").read_text()
     assert "|43.3|" in (tmp_path / "score" / "RESULTS.md").read_text()
