@@ -6,9 +6,8 @@ The pixels are written as they are, the heads side by side: axes and titles woul
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,42 +15,32 @@ from torch import Tensor, nn
 
 from tympan.data.batch import Batch
 from tympan.runtime.atomic import atomic_write
-from tympan.train.reporter import EpochReporter, Reporter
+from tympan.train.curves import Quiet
+from tympan.train.reporter import Reporter
 
 SMALLEST = 240
 """Pixels of the longer side at the least: short attention is enlarged."""
 
 
-class AttentionPlots:
-    """Draws what `model.attention_weights` gives for the batch that `make_batch` makes."""
+class AttentionPlots(Quiet):
+    """Draws what `model.attention_weights` gives for a batch."""
 
-    def __init__(self, directory: Path, make_batch: Callable[[], Batch], *, device: torch.device) -> None:
+    def __init__(self, directory: Path, batch: Batch, *, device: torch.device) -> None:
         self.directory = directory
-        self.make_batch = make_batch
+        self.batch = batch
         self.device = device
-        self._batch: Batch | None = None
-
-    def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None:
-        return None
-
-    def logged(self, part: EpochReporter) -> None:
-        return None
 
     def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None:
         if not hasattr(model, "attention_weights"):
             return
-        self._batch = self._batch or self.make_batch()
         names = ("speech", "speech_lengths", "text", "text_lengths")
         kind = next(model.parameters()).dtype
-        tensors = {name: self._batch.tensors[name].to(self.device) for name in names}
+        tensors = {name: self.batch.tensors[name].to(self.device) for name in names}
         if kind == torch.float64:
             tensors["speech"] = tensors["speech"].to(kind)
         for layer, weights in model.attention_weights(**tensors).items():  # type: ignore[operator]
-            for utterance, attention in zip(self._batch.ids, weights, strict=True):
+            for utterance, attention in zip(self.batch.ids, weights, strict=True):
                 draw_attention(self.directory / utterance / f"{layer}.{epoch}ep.png", attention)
-
-    def close(self) -> None:
-        return None
 
 
 def draw_attention(path: Path, attention: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Curves of every metric over the epochs: PNG files, TensorBoard, and Weights & Biases where it is asked for."""
+"""Curves of every metric over the epochs: PNG files and TensorBoard."""
 
 from __future__ import annotations
 
@@ -9,12 +9,11 @@ from typing import Any
 
 from torch import nn
 
-from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.train.reporter import EpochReporter, Reporter
 
 
-class _Quiet:
+class Quiet:
     """A watcher that has nothing to say about steps."""
 
     def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None:
@@ -27,7 +26,7 @@ class _Quiet:
         return None
 
 
-class Curves(_Quiet):
+class Curves(Quiet):
     """`images/NAME.png`, drawn anew after every epoch."""
 
     def __init__(self, directory: Path) -> None:
@@ -67,7 +66,7 @@ def draw_curve(path: Path, name: str, curves: Mapping[str, list[tuple[int, float
         stream.write(image.getvalue())
 
 
-class TensorBoard(_Quiet):
+class TensorBoard(Quiet):
     """`tensorboard/train` by batches and by epochs, `tensorboard/valid` by epochs."""
 
     def __init__(self, directory: Path) -> None:
@@ -88,25 +87,3 @@ class TensorBoard(_Quiet):
     def close(self) -> None:
         for writer in self.writers.values():
             writer.close()
-
-
-class WeightsAndBiases(_Quiet):
-    """The same numbers on wandb.ai."""
-
-    def __init__(self, *, directory: Path, config: Mapping[str, Any], **options: Any) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise UserError("--use_wandb true needs the package wandb: pip install 'tympan[wandb]'") from None
-        self.run = wandb.init(dir=str(directory), config=dict(config), resume="allow", **options)
-
-    def logged(self, part: EpochReporter) -> None:
-        values = {f"train/{name}_by_batch": value for name, value in part.last_window.items()}
-        self.run.log({**values, "batch": part.batches_before + part.batches})
-
-    def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None:
-        values = {f"{phase}/{name}": v for phase, means in reporter.stats[epoch].items() for name, v in means.items()}
-        self.run.log({**values, "epoch": epoch})
-
-    def close(self) -> None:
-        self.run.finish()

@@ -99,10 +99,11 @@ def _work(config: TrainConfig, kind: Kind, device_kind: str, ranks: Ranks | None
             return 0
         with torch.autograd.set_detect_anomaly(config.detect_anomaly):
             trainer.fit()
-        trainer.writer.close()
     except Stopped:
+        trainer.writer.close()
         logging.warning("stopped with everything saved; go on with --resume true (exit code %d)", EXIT_REQUEUE)
         return EXIT_REQUEUE
+    trainer.writer.close()
     comm.close()
     return 0
 
@@ -157,7 +158,14 @@ def build_trainer(
             nbests=config.keep_nbest_models,
             keep_last=config.keep_last_models,
             averaging_interval=config.nbest_averaging_interval,
-            watchers=build_watchers(config, directory, data.valid, device=device, processes=comm.size),
+            watchers=build_watchers(
+                config,
+                directory,
+                data.valid,
+                device=device,
+                processes=comm.size,
+                is_resumed=state is not None,
+            ),
         )
     trainer = Trainer(
         updater,

@@ -12,8 +12,9 @@ from tympan.data.batch import Batch
 from tympan.data.collate import collate
 from tympan.data.loader import EpochIterFactory
 from tympan.train.attention_plots import AttentionPlots
-from tympan.train.curves import Curves, TensorBoard, WeightsAndBiases
+from tympan.train.curves import Curves, TensorBoard
 from tympan.train.progress import ProgressBar
+from tympan.train.weights_and_biases import WeightsAndBiases
 from tympan.train.writer import Watcher
 
 FRAMES_PER_SECOND = 100.0
@@ -21,7 +22,13 @@ FRAMES_PER_SECOND = 100.0
 
 
 def build_watchers(
-    config: TrainConfig, directory: Path, valid: EpochIterFactory, *, device: torch.device, processes: int
+    config: TrainConfig,
+    directory: Path,
+    valid: EpochIterFactory,
+    *,
+    device: torch.device,
+    processes: int,
+    is_resumed: bool,
 ) -> list[Watcher]:
     """The progress bar on a terminal, and what the options ask for."""
     watchers: list[Watcher] = []
@@ -34,17 +41,17 @@ def build_watchers(
     if config.use_tensorboard:
         watchers.append(TensorBoard(directory / "tensorboard"))
     if config.num_att_plot > 0 and has_speech:
-        batch = _few(valid, config.num_att_plot)
-        watchers.append(AttentionPlots(directory / "att_ws", lambda: batch, device=device))
+        watchers.append(AttentionPlots(directory / "att_ws", _few(valid, config.num_att_plot), device=device))
     if config.use_wandb:
         watchers.append(
             WeightsAndBiases(
                 directory=directory,
                 config={item.name: getattr(config, item.name) for item in fields(config)},
-                project=config.wandb_project or directory.name,
                 id=config.wandb_id,
+                is_resumed=is_resumed,
+                project=config.wandb_project or "tympan",
                 entity=config.wandb_entity,
-                name=config.wandb_name,
+                name=config.wandb_name or directory.resolve().name,
                 allow_val_change=config.wandb_allow_val_change,
             )
         )
