@@ -83,6 +83,49 @@ def test_browser_shows_two_decodes(data_dir: Path) -> None:
     assert "better against hyp" in dom
 
 
+def test_two_files_of_one_name_are_told_apart(data_dir: Path) -> None:
+    for name in ("small", "large"):
+        (data_dir / "exp" / name / "decode").mkdir(parents=True)
+        shutil.copy(data_dir / "hyp", data_dir / "exp" / name / "decode" / "text")
+    first, second = (str(data_dir / "exp" / name / "decode" / "text") for name in ("small", "large"))
+    page = data_dir / "report.html"
+    assert main([str(data_dir / "text"), first, "--compare", second, "--output", str(page)]) == 0
+    assert [system["name"] for system in page_data(page)["systems"]] == ["small", "large"]
+    assert main([str(data_dir / "text"), first, "--compare", first, "--output", str(page)]) == 0
+    assert [system["name"] for system in page_data(page)["systems"]] == ["text", "text"]
+
+
+PROBE = """<script>
+const seen = [], focused = () => document.activeElement.querySelector(".id").textContent;
+const key = name => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
+key("j"); seen.push(focused()); key("s"); seen.push(!!document.activeElement.querySelector("img"));
+key("j"); seen.push(focused()); key("k"); seen.push(focused());
+key("/"); seen.push(document.activeElement.id); key("j"); seen.push(document.activeElement.id);
+const errors = () => [...$("confusions").rows].slice(1).map(row => row.textContent);
+seen.push(errors()); $("kind").value = "D"; $("kind").onchange(); seen.push(errors());
+$("confusions").rows[1].click(); seen.push($("shown").textContent);
+$("speakers").rows[0].cells[3].click(); seen.push([...$("speakers").rows].map(row => row.cells[0].textContent));
+document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));
+</script></body>"""
+
+
+def test_keys_and_clicks(data_dir: Path) -> None:
+    page = data_dir / "report.html"
+    (data_dir / "hyp").write_text("s1-a 今天 天汽\ns2-b </script> \n", encoding="utf-8")
+    arguments = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
+    assert main(arguments) == 0
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", PROBE), encoding="utf-8")
+    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom"))
+    assert found
+    assert json.loads(found[1]) == [
+        *("s1-a", True, "s2-b", "s1-a", "filter", "filter"),
+        ["1天气天汽sub", "1x–del"],
+        ["1x–del"],
+        "1 of 2",
+        ["speaker", "s1", "s2"],
+    ]
+
+
 def test_browser_opens_seven_thousand_utterances(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     words = [f"w{n}" for n in range(50)]

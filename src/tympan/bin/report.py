@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -31,22 +31,25 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan report", description=__doc__)
 
-    from tympan.score.inputs import default_unit, score_files
+    from tympan.score.inputs import default_unit, score_files, telling_names
     from tympan.score.media import collect_media
     from tympan.score.report import write_report
 
     unit = options.unit or default_unit(options.ref)
+    hypotheses = [hyp for hyp in (options.hyp, options.compare) if hyp is not None]
     results = [
-        score_files(
-            options.ref,
-            hyp,
-            unit=unit,
-            utt2spk=options.utt2spk,
-            case_sensitive=options.case_sensitive,
-            remove_space=options.remove_space,
+        replace(
+            score_files(
+                options.ref,
+                hyp,
+                unit=unit,
+                utt2spk=options.utt2spk,
+                case_sensitive=options.case_sensitive,
+                remove_space=options.remove_space,
+            ),
+            name=name,
         )
-        for hyp in (options.hyp, options.compare)
-        if hyp is not None
+        for hyp, name in zip(hypotheses, telling_names(hypotheses), strict=True)
     ]
     media = {}
     if options.data_dir is not None:
@@ -60,7 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             nj=options.nj,
             allow_pipes=options.allow_pipes,
         )
-    write_report(options.output, results, unit=unit, title=options.title or str(options.hyp), media=media)
+    title = options.title or " and ".join(map(str, hypotheses))
+    write_report(options.output, results, unit=unit, title=title, media=media)
     print(f"{options.output}: {results[0].total.error_rate:.2f} % over {len(results[0].utterances)} utterances")
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from tympan.score.result import ScoreResult, score
@@ -34,3 +35,14 @@ def score_files(
         for path in (ref, hyp)
     )
     return score(references, hypotheses, name=str(hyp), case_sensitive=case_sensitive, drop_missing=drop_missing)
+
+
+def telling_names(paths: Sequence[Path]) -> list[str]:
+    """A short name for each file that tells it from the others: exp/a/text and exp/b/text are 'a' and 'b'."""
+    if len({path.name for path in paths}) == len(paths):
+        return [path.name for path in paths]
+    parts = [list(path.resolve().parts) for path in paths]
+    for end in (0, -1):
+        while all(parts) and len({names[end] for names in parts}) == 1:
+            parts = [names[1:] if end == 0 else names[:-1] for names in parts]
+    return ["/".join(names) or path.name for names, path in zip(parts, paths, strict=True)]

@@ -6,6 +6,7 @@ import datetime
 import itertools
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import tympan
 from tympan.runtime.atomic import atomic_write
 from tympan.score.align import Counts, Step
-from tympan.score.result import ScoreResult
+from tympan.score.result import Pair, ScoreResult
 from tympan.score.significance import bootstrap_interval, compare
 from tympan.score.transcripts import Unit
 
@@ -77,7 +78,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
         "systems": [_system(result) for result in results],
         "speakers": _groups({u.id: u.speaker for u in first.utterances}, results),
         "lengths": _groups({u.id: _length_bin(u.counts.words) for u in first.utterances}, results, in_order=_BIN_NAMES),
-        "confusions": _confusions(first),
+        "confusions": _confusions(results),
         "utterances": utterances,
     }
     if len(results) == 2:
@@ -112,11 +113,18 @@ def _step(step: Step) -> str | list[str]:
     return (step.ref or "") if step.kind == "C" else [step.kind, step.ref or "", step.hyp or ""]
 
 
-def _confusions(result: ScoreResult) -> list[tuple[str, str, str, int]]:
-    rows = [("S", ref, hyp, times) for (ref, hyp), times in result.substitutions().items()]
-    rows += [("D", ref, "", times) for ref, times in result.deletions().items()]
-    rows += [("I", "", hyp, times) for hyp, times in result.insertions().items()]
-    return sorted(rows, key=lambda row: -row[3])[:CONFUSIONS_SHOWN]
+def _confusions(results: Sequence[ScoreResult]) -> list[list[Any]]:
+    """[kind, said, heard, times in each result], the most frequent of each kind, and then of all, first."""
+    found: dict[str, list[Counter[Pair]]] = {"S": [], "D": [], "I": []}
+    for result in results:
+        found["S"].append(result.substitutions())
+        found["D"].append(Counter({(token, ""): times for token, times in result.deletions().items()}))
+        found["I"].append(Counter({("", token): times for token, times in result.insertions().items()}))
+    rows = []
+    for kind, counters in found.items():
+        pairs = sorted(set().union(*counters), key=lambda pair: (-max(counter[pair] for counter in counters), pair))
+        rows += [[kind, *pair, *(counter[pair] for counter in counters)] for pair in pairs[:CONFUSIONS_SHOWN]]
+    return sorted(rows, key=lambda row: -max(row[3:]))
 
 
 def _groups(
