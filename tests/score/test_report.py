@@ -60,6 +60,18 @@ def test_sound_can_be_embedded(data_dir: Path) -> None:
     assert page_data(page)["utterances"][0]["audio"].startswith("data:audio/mpeg;base64,")
 
 
+@pytest.mark.parametrize("embed", ["true", "false"])
+def test_a_lost_recording_does_not_cost_the_report(
+    data_dir: Path, embed: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (data_dir / "s2-b.wav").unlink()
+    page = data_dir / "report.html"
+    files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
+    assert main([*files, "--embed_audio", embed]) == 0
+    assert ["audio" in utterance for utterance in page_data(page)["utterances"]] == [True, False]
+    assert "1 utterances have no sound in the report: s2-b" in caplog.text
+
+
 def browse(page: Path, *flags: str) -> str:
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import logging
 import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
 from tympan.score.report import Media
 from tympan.score.result import shorten
+
+logger = logging.getLogger(__name__)
 
 PLAYABLE = {".wav", ".flac", ".mp3", ".ogg"}
 """What browsers play as it is; anything else is embedded."""
@@ -58,7 +61,12 @@ def collect_media(
         pictured=frozenset(pictured),
         allow_pipes=allow_pipes,
     )
-    return dict(map_jobs(job, recordings, nj=nj, description="sound"))
+    found = dict(map_jobs(job, recordings, nj=nj, description="sound"))
+    silent = [name for name, media in found.items() if isinstance(media, str)]
+    if silent:
+        logger.warning("%d utterances have no sound in the report: %s", len(silent), shorten(silent))
+        logger.warning("the first of them: %s", found[silent[0]])
+    return {name: media for name, media in found.items() if isinstance(media, Media)}
 
 
 def _recordings(data_dir: Path, utterances: Sequence[str]) -> list[Recording]:
@@ -80,21 +88,25 @@ def _media(
     embed_audio: bool,
     pictured: Collection[str],
     allow_pipes: bool,
-) -> tuple[str, Media]:
+) -> tuple[str, Media | str]:
+    """Of one utterance, or what is wrong with its recording."""
     is_whole_file = recording.start_s == 0.0 and recording.end_s is None
     is_linkable = is_whole_file and Path(recording.source).suffix.lower() in PLAYABLE and not embed_audio
     has_picture = recording.utterance in pictured
-    link = _link(recording.source, base, report_dir) if is_linkable else None
-    if link and not has_picture:
-        return recording.utterance, Media(audio=link)
-    audio = read_audio(
-        recording.source,
-        channel=0,
-        start_s=recording.start_s,
-        end_s=recording.end_s,
-        base=base,
-        allow_pipes=allow_pipes,
-    )
+    try:
+        link = _link(recording.source, base, report_dir) if is_linkable else None
+        if link and not has_picture:
+            return recording.utterance, Media(audio=link)
+        audio = read_audio(
+            recording.source,
+            channel=0,
+            start_s=recording.start_s,
+            end_s=recording.end_s,
+            base=base,
+            allow_pipes=allow_pipes,
+        )
+    except UserError as error:
+        return recording.utterance, str(error)
     picture = spectrogram(audio) if has_picture else None
     return recording.utterance, Media(link or _embedded(audio), picture, round(audio.duration_s, 2))
 
