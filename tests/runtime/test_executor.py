@@ -159,3 +159,39 @@ def test_features_on_dask_survive_the_death_of_a_worker(
     archived = [key for ark in sorted((out / "archive").glob("*.ark")) for key, _ in read_ark(ark)]
     assert sorted(archived) == ids
     assert {read_matrix(place).shape for place in places.values()} == {(298, 80)}
+
+
+KILLED_PARENT = """
+import os, pathlib, sys, time
+from tympan.runtime.executor import map_jobs
+
+def wait(path):
+    pathlib.Path(path).write_text(str(os.getpid()))
+    time.sleep(60)
+
+if __name__ == "__main__":
+    list(map_jobs(wait, sys.argv[1:], nj=2, description="waiting"))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(KILLED_PARENT)
+    notes = [tmp_path / name for name in ("a", "b")]
+    parent = subprocess.Popen([sys.executable, str(tmp_path / "parent.py"), *map(str, notes)])
+    until = time.monotonic() + 60
+    while not all(note.exists() and note.read_text() for note in notes) and time.monotonic() < until:
+        time.sleep(0.05)
+    parent.kill()
+    parent.wait()
+    workers = [int(note.read_text()) for note in notes]
+    while any(is_running(worker) for worker in workers) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(is_running(worker) for worker in workers)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

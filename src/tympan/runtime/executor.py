@@ -9,11 +9,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any, Literal, Protocol, TypeVar
 
 from tqdm import tqdm
@@ -231,3 +232,12 @@ def _prepare_worker() -> None:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for jobs for ever: each holds the pipe open for the others."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
