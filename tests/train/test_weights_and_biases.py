@@ -101,7 +101,7 @@ def test_a_resumed_training_that_had_no_run_begins_one(fake: FakeWandb, tmp_path
 
 def test_a_refusal_is_a_users_mistake(fake: FakeWandb, tmp_path: Path) -> None:
     fake.refusal = "No API key configured"
-    with pytest.raises(UserError, match="No API key configured.*wandb login.*WANDB_MODE=offline"):
+    with pytest.raises(UserError, match=r"No API key configured.*wandb login.*WANDB_MODE=offline"):
         watcher(tmp_path)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tympan.errors import UserError
 from tympan.models.loss import PERPLEXITY, Stat
 from tympan.runtime.comm import Comm
 from tympan.runtime.device import has_float64
@@ -139,7 +140,10 @@ class Reporter:
         return name in self.stats.get(epoch, {}).get(phase, {})
 
     def get(self, phase: str, name: str, epoch: int) -> float:
-        return self.stats[epoch][phase][name]
+        means = self.stats[epoch][phase]
+        if name not in means:
+            raise UserError(f"there is no {phase}.{name} in epoch {epoch}; there is {', '.join(sorted(means))}")
+        return means[name]
 
     def ranking(self, phase: str, name: str, mode: str) -> list[tuple[int, float]]:
         """(epoch, value) from the best to the worst; of equals the earlier first, what is no number last."""

@@ -8,16 +8,25 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from tympan.config.choices import SCHEDULERS
 from tympan.errors import UserError
 
 Moment = Literal["batch", "epoch", "valid"]
 """After each update, after each epoch, or after each epoch with the value of `val_scheduler_criterion`."""
+
+
+def build_scheduler(name: str, conf: Mapping[str, Any], optimizer: Optimizer) -> Any:
+    """The schedule of this name for the optimiser."""
+    try:
+        return SCHEDULERS.build(name, conf, optimizer)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"scheduler_conf: {name} refuses these values: {error}") from error
 
 
 class WarmupLR(LRScheduler):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from tympan.config.choices import OPTIMIZERS, SCHEDULERS
+from tympan.config.choices import OPTIMIZERS
 from tympan.config.command_line import read_command_line
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
@@ -46,6 +46,8 @@ from tympan.train.data import TrainingData, build_data, build_plain_data, read_v
 from tympan.train.init_param import init_from
 from tympan.train.manifest import make_manifest, read_manifest, weights_digest, write_manifest
 from tympan.train.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.train.preflight import check_run
+from tympan.train.schedulers import build_scheduler
 from tympan.train.trainer import Stopped, Trainer, TrainerOptions
 from tympan.train.update import UpdateOptions, Updater, trainable
 from tympan.train.watchers import build_watchers
@@ -179,6 +181,7 @@ def build_trainer(
     if state is not None:
         trainer.load_state_dict(state)
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
+    check_run(trainer)
     return trainer
 
 
@@ -210,7 +213,7 @@ def build_updater(
     optimizer = build_optimizer(OPTIMIZERS.get_class(config.optim), config.optim_conf, moved, without_decay=spared)
     scheduler = None
     if config.scheduler is not None:
-        scheduler = SCHEDULERS.build(config.scheduler, config.scheduler_conf, optimizer)
+        scheduler = build_scheduler(config.scheduler, config.scheduler_conf, optimizer)
     return Updater(
         parallel,
         optimizer,
