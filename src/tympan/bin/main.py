@@ -14,6 +14,14 @@ from tympan.errors import UserError
 
 Main = Callable[[Sequence[str] | None], int]
 
+_AGAIN = "What was finished is kept: make room, then run the same command again."
+_REMEDIES = {
+    errno.ENOSPC: _AGAIN,
+    errno.EDQUOT: _AGAIN,
+    errno.EROFS: "Nothing can be written there: choose another place.",
+    errno.EACCES: "You may not read or write there: choose another place, or change its permissions.",
+}
+
 USAGE = """\
 usage: tympan COMMAND [options]
        tympan COMMAND --help
@@ -66,9 +74,17 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
         if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
             print(f"tympan: error: {place}{error.strerror}", file=sys.stderr)
             return 2
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES):
+        remedy = _REMEDIES.get(error.errno or 0)
+        if remedy is None:
             raise
-        print(f"tympan: error: {place}{error.strerror}. What was finished is kept; run it again.", file=sys.stderr)
+        print(f"tympan: error: {place}{error.strerror}. {remedy}", file=sys.stderr)
+        return 2
+    except (MemoryError, RuntimeError) as error:
+        from tympan.runtime.memory import is_out_of_memory, out_of_memory
+
+        if not is_out_of_memory(error):
+            raise
+        print(f"tympan: error: {out_of_memory(error)}", file=sys.stderr)
         return 2
 
 

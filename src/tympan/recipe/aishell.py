@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.recipe.download import fetch, join_url
-from tympan.recipe.extract import extract, extract_nested
+from tympan.recipe.extract import extract, extract_nested, scratch_of
 
 NAME = "aishell"
 DATA_URL = "www.openslr.org/resources/33"
@@ -22,8 +21,6 @@ WAVS = Path("data_aishell", "wav")
 # The archive as its makers published it, for estimates: a sample or miniature of the same layout is smaller.
 PUBLISHED_BYTES = {"data_aishell": 15_582_913_665, "resource_aishell": 1_246_920}
 PUBLISHED_HOURS = {"train": 150.9, "dev": 18.1, "test": 10.0}
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,9 @@ def is_extracted(data: Path, part: str) -> bool:
     root = data / part
     if part != "data_aishell":
         return root.is_dir() and any(root.iterdir())
-    if any(root.glob("wav/*.tar.gz")) or any(root.glob("wav/.extracting-*")) or not (data / TRANSCRIPT).is_file():
+    if scratch_of(data / f"{part}.tgz", data).exists() or not (data / TRANSCRIPT).is_file():
+        return False
+    if any(root.glob("wav/*.tar.gz")) or any(root.glob("wav/.extracting-*")):
         return False
     return (root / ".complete").is_file() or next(_wavs(data, SETS), None) is not None
 
@@ -53,11 +52,12 @@ def download(data: Path, url: str, part: str) -> Path:
 
 def unpack(data: Path, part: str, *, nj: int) -> None:
     """Stage -1, second half: the archive and, for the recordings, the archive of each speaker in it."""
-    root = data / part
-    if not any(root.glob("wav/*.tar.gz")):  # else an earlier run got this far
-        extract(data / f"{part}.tgz", data)
+    root, archive = data / part, data / f"{part}.tgz"
+    is_begun = any(root.glob("wav/*.tar.gz")) and not scratch_of(archive, data).exists()
+    if not is_begun:  # else an earlier run got as far as the speakers
+        extract(archive, data)
     if not root.is_dir():
-        raise UserError(f"{data / part}.tgz holds no directory '{part}': it is not the AISHELL archive of that name.")
+        raise UserError(f"{archive} holds no directory '{part}': it is not the AISHELL archive of that name.")
     if part == "data_aishell":
         extract_nested(root / "wav", nj=nj)
     (root / ".complete").touch()
@@ -70,9 +70,15 @@ def prepare(data: Path, out: Path) -> list[Prepared]:
     if "train" not in names or "dev" not in names:
         raise UserError(
             f"{data / WAVS} has {_listed(names)}, and training needs 'train' and 'dev'. "
-            "Is the archive whole? Stage -1 unpacks it (--stage -1)."
+            "The corpus is not whole: unpack it again (--stage -1 --force), or name the right directory (--data)."
         )
     return [_prepare_set(data, name, transcripts, out / name) for name in names]
+
+
+def unheard(data: Path) -> list[str]:
+    """Sentences of the transcript without a recording: AISHELL has none, half of AISHELL has."""
+    heard = {path.stem for path in _wavs(data, SETS)}
+    return [utterance for utterance in read_transcripts(data / TRANSCRIPT) if utterance not in heard]
 
 
 def present(data: Path) -> list[str]:
@@ -118,8 +124,6 @@ def _prepare_set(data: Path, name: str, transcripts: dict[str, str], out: Path) 
         },
     )
     directory.write(out)
-    if len(spoken) < len(wavs):
-        logger.info("%s: %d of %d recordings have no transcript and stay out", name, len(wavs) - len(spoken), len(wavs))
     speakers = len(set(directory.utt2spk.values()))
     return Prepared(name, len(spoken), speakers, len(wavs) - len(spoken))
 

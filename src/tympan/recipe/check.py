@@ -13,12 +13,13 @@ from pathlib import Path
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.errors import UserError
+from tympan.recipe.amounts import in_bytes, in_words
 from tympan.recipe.corpus import Corpus
 from tympan.recipe.decode_steps import inference_arguments
-from tympan.recipe.engine import in_bytes, in_words
 from tympan.recipe.feature_steps import feature_options
 from tympan.recipe.options import RecipeOptions
-from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly
+from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly, require_checkpoint
+from tympan.runtime.memory import memory_bytes
 
 
 def check_configuration(options: RecipeOptions, corpus: Corpus, start: int, stop: int) -> None:
@@ -87,24 +88,23 @@ def machine(directory: Path) -> list[tuple[str, str]]:
     ]
 
 
-def memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 def _configurations(
     options: RecipeOptions, corpus: Corpus, start: int, stop: int
 ) -> list[tuple[str, UserError | None]]:
     """(name, mistake or None) of everything that a stage from `start` to `stop` reads."""
-    checks: list[tuple[str, int, Callable[[], object]]] = []
+    checks: list[tuple[str, int, Callable[[], object]]] = [("data", 0, corpus.check)]
     if options.feats_type != "raw":
         checks.append(("features", 1, lambda: feature_options(options)))
     if options.lm_config:
+        checks.append(("resume", 3, lambda: require_checkpoint(options.lm_resume, "--lm_resume")))
         checks.append(("lm", 3, lambda: parse_quietly(LmTrainConfig, lm_arguments(options, corpus), "lm_train")))
     checks.append(("asr", 4, lambda: parse_quietly(AsrTrainConfig, asr_arguments(options, corpus), "asr_train")))
+    checks.append(("resume", 4, lambda: require_checkpoint(options.resume, "--resume")))
     if start <= 4 and stop >= 3:
         checks.append(("device", 4, lambda: _require_device(options)))
     checks.append(("decoding", 5, lambda: _parse_inference(options, corpus)))
-    return [(name, _mistake(check)) for name, stage, check in checks if start <= stage <= stop]
+    found = [(name, _mistake(check)) for name, stage, check in checks if start <= stage <= stop]
+    return [(name, mistake) for name, mistake in found if mistake is not None or name not in ("data", "resume")]
 
 
 def _mistake(check: Callable[[], object]) -> UserError | None:

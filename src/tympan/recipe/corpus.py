@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,8 @@ from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 
 DATA = Path("data")
+LABELS = ("text", "utt2spk")
+"""Files of a data directory that say nothing of its sound."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,8 @@ class Corpus:
     prepare: Callable[[], list[Step]]
     hours: Mapping[str, float] = field(default_factory=dict)
     archive_bytes: int = 0
+    check: Callable[[], None] = lambda: None
+    """Says before any work what stage 0 would miss."""
 
     def decoded(self) -> list[str]:
         """Sets to decode: dev, and those tests that are there."""
@@ -35,8 +40,20 @@ class Corpus:
 
 def data_files(directory: Path) -> list[Path]:
     """The files of a data directory that decide what comes of it."""
-    names = ("wav.scp", "text", "utt2spk", "segments")
+    names = ("wav.scp", *LABELS, "segments")
     return [directory / name for name in names if name != "segments" or (directory / name).exists()]
+
+
+def sound_files(directory: Path) -> list[Path]:
+    """Those of them that say where its sound is."""
+    return [file for file in data_files(directory) if file.name not in LABELS]
+
+
+def sound_triple(directory: Path) -> str:
+    """Its sound as commands take it: parts of recordings where there are segments."""
+    if (directory / "segments").exists():
+        return f"{directory / 'segments'},speech,segments"
+    return f"{directory / 'wav.scp'},speech,sound"
 
 
 def find_corpus(options: RecipeOptions) -> Corpus:
@@ -61,11 +78,20 @@ def _aishell(options: RecipeOptions) -> Corpus:
         return steps
 
     def prepare() -> None:
-        _report((one.name, one.utterances, f" of {one.speakers} speakers") for one in aishell.prepare(data, DATA))
+        sets = aishell.prepare(data, DATA)
+        _report(
+            (one.name, one.utterances, f" of {one.speakers} speakers" + _without_text(one.without_text)) for one in sets
+        )
+        _warn_of_unheard(aishell.unheard(data), data)
 
     def steps() -> list[Step]:
         makes = [file for name in aishell.present(data) for file in data_files(DATA / name)]
-        return [Step("prepare data", prepare, needs=[data / aishell.TRANSCRIPT, data / aishell.WAVS], makes=makes)]
+        needs = [data / aishell.TRANSCRIPT, data / aishell.WAVS]
+        remedy = (
+            f"{data} does not hold the unpacked corpus: name the directory that does (--data), or let stage -1 fetch "
+            "and unpack it (--stage -1)."
+        )
+        return [Step("prepare data", prepare, needs=needs, makes=makes, remedy=remedy)]
 
     return Corpus(
         "train", "dev", ("test",), download, steps, aishell.PUBLISHED_HOURS, sum(aishell.PUBLISHED_BYTES.values())
@@ -101,7 +127,10 @@ def _custom(options: RecipeOptions) -> Corpus:
         raise UserError(f"corpus 'custom' needs {wanted}: a Kaldi-style data directory with wav.scp, text and utt2spk.")
     for place in options.test_dir:
         name = Path(place).name
-        given[f"{name}_test" if name in given else name] = place
+        name = f"{name}_test" if name in ("train", "dev") else name
+        if name in given:
+            raise UserError(f"--test_dir {given[name]} and {place}: their results would have the same name, '{name}'.")
+        given[name] = place
 
     def prepare() -> None:
         directories = {name: _with_text(Path(place)) for name, place in given.items()}
@@ -109,10 +138,27 @@ def _custom(options: RecipeOptions) -> Corpus:
 
     def steps() -> list[Step]:
         needs = [file for place in given.values() for file in data_files(Path(place))]
-        makes = [file for name in given for file in data_files(DATA / name)]
+        makes = [DATA / name / file.name for name, place in given.items() for file in data_files(Path(place))]
         return [Step("prepare data", prepare, needs=needs, makes=makes)]
 
-    return Corpus("train", "dev", tuple(name for name in given if name not in ("train", "dev")), list, steps)
+    tests = tuple(name for name in given if name not in ("train", "dev"))
+    return Corpus("train", "dev", tests, list, steps, check=partial(_require_directories, options))
+
+
+def _require_directories(options: RecipeOptions) -> None:
+    """One's own data directories are there, with what a recipe needs of them."""
+    mistakes = []
+    for option, places in (("train", [options.train_dir]), ("dev", [options.dev_dir]), ("test", options.test_dir)):
+        for place in places:
+            lacking = [name for name in ("wav.scp", *LABELS) if not Path(place, name).is_file()]
+            if not Path(place).is_dir():
+                mistakes.append(f"--{option}_dir: there is no directory {place}")
+            elif lacking:
+                mistakes.append(
+                    f"--{option}_dir: {place} has no {', '.join(lacking)}; docs/data.md tells what they hold"
+                )
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 def _with_text(place: Path) -> DataDir:
@@ -124,6 +170,22 @@ def _with_text(place: Path) -> DataDir:
             f"`tympan validate_data {place}` lists every fault, `tympan fix_data {place}` leaves such utterances out."
         )
     return directory
+
+
+def _without_text(count: int) -> str:
+    return f", {count} recordings without transcript left out" if count else ""
+
+
+def _warn_of_unheard(lost: Sequence[str], data: Path) -> None:
+    if lost:
+        speakers = sorted({utterance[6:11] for utterance in lost})
+        shown = ", ".join(speakers[:5]) + (f" and {len(speakers) - 5} others" if len(speakers) > 5 else "")
+        print(
+            f"tympan: warning: {len(lost):,} sentences of the transcript have no recording in {data} (of {shown}). "
+            "If they were not left out on purpose, this is half a corpus: unpack it again with --stage -1 --force.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 def _found(is_there: Callable[[], bool], reason: str) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
 from tympan.recipe.command import run_command
-from tympan.recipe.corpus import DATA, Corpus
+from tympan.recipe.corpus import DATA, Corpus, sound_files, sound_triple
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 from tympan.recipe.token_steps import bpe_model
@@ -52,7 +52,7 @@ def inference_arguments(options: RecipeOptions, train: str, name: str) -> list[s
     directory = options.asr_dir(train)
     arguments = ["--config", options.decode_config, "--output_dir", str(options.decode_dir(train, name))]
     if options.feats_type == "raw":
-        data = f"{DATA / name / 'wav.scp'},speech,sound"
+        data = sound_triple(DATA / name)
     else:
         data = f"{options.dump_dir(name) / 'feats.scp'},speech,kaldi_ark"
     arguments += ["--data_path_and_name_and_type", data]
@@ -91,12 +91,17 @@ def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
     needs = [options.asr_dir(train) / options.model_file, Path(options.decode_config)]
     needs += _language_models(options).values()
     if options.feats_type == "raw":
-        needs.append(DATA / name / "wav.scp")
+        needs += sound_files(DATA / name)
     else:
         needs += [options.dump_dir(name) / "feats.scp", options.dump_dir(name) / "archive"]
     decoding = partial(run_command, "asr_inference", inference_arguments(options, train, name))
     settings = {"arguments": shlex.split(options.inference_args)}
-    steps = [Step(f"decode {label}", decoding, needs, [hypothesis], settings, continues=settings, output_dir=decoded)]
+    steps = [
+        Step(
+            f"decode {label}", decoding, needs, [hypothesis], settings, continues=settings, output_dir=decoded,
+            recordings=[DATA / name / "wav.scp"] if options.feats_type == "raw" else [],
+        )
+    ]  # fmt: skip
     has_words = reference.is_file() and any(" " in text for text in read_table(reference).values())
     for unit, folder in SCORES.items():
         if unit == "char" or has_words:
@@ -106,7 +111,8 @@ def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
     arguments += ["--output", str(decoded / "report.html"), "--nj", str(options.jobs)]
     reporting = partial(run_command, "report", arguments)
     needs = [reference, hypothesis, DATA / name / "wav.scp"]
-    steps.append(Step(f"report {label}", reporting, needs, [decoded / "report.html"], {"unit": unit}))
+    audio = [DATA / name / "wav.scp"]
+    steps.append(Step(f"report {label}", reporting, needs, [decoded / "report.html"], {"unit": unit}, recordings=audio))
     return steps
 
 

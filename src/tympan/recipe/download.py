@@ -19,6 +19,7 @@ from typing import BinaryIO
 from tqdm import tqdm
 
 from tympan.errors import UserError
+from tympan.recipe.amounts import in_bytes
 from tympan.runtime.atomic import atomic_write
 
 CHUNK = 1 << 20
@@ -56,7 +57,12 @@ def fetch(
     A connection that breaks off is taken up again by itself; `tries` attempts in a row without a new byte give up.
     """
     part = target.with_name(target.name + ".part")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"--data: the directory {target.parent} can't be made ({error.strerror}). Give --data another place."
+        ) from error
     try:
         source = _ask(url)
     except UserError:
@@ -219,7 +225,7 @@ def _require_space(part: Path, source: Source) -> None:
     free = shutil.disk_usage(part.parent).free
     if missing > free:
         raise UserError(
-            f"{part.parent}: {missing / 1e9:.1f} GB are still to come and {free / 1e9:.1f} GB are free. "
+            f"{part.parent}: {in_bytes(missing)} are still to come and {in_bytes(free)} are free. "
             "Make room, or give --data a directory on a larger disk; what is here already is kept."
         )
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tympan.errors import UserError
+from tympan.recipe.amounts import in_bytes, in_words
 from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, size_of
 from tympan.recipe.stage import Stage, Step
 from tympan.runtime.atomic import atomic_write
@@ -66,9 +67,11 @@ class Engine:
         timing = {"seconds": record["seconds"], "bytes": record["bytes"]}
         if record["settings"] != digest_of(step.settings):
             return Verdict("outdated", "its settings changed", **timing)
-        changed = self._differences(step.needs, record["needs"])
+        changed = self._differences((*step.needs, *step.labels), record["needs"]) or self._other_audio(step, record)
         if changed:
             return Verdict("outdated", f"{changed[0]} changed since", **timing)
+        if record["makes"].keys() != set(map(str, step.makes)):
+            return Verdict("outdated", "it makes other files now", **timing)
         changed = self._differences(step.makes, record["makes"])
         if changed:
             return Verdict("changed", f"{changed[0]} is not what this step wrote", **timing)
@@ -89,15 +92,18 @@ class Engine:
             self._say(f"  {step.name}: done in {in_words(seconds)}")
 
     def _run_step(self, stage: Stage, step: Step, *, force: bool) -> float:
-        for path in step.needs:
+        for path in (*step.needs, *step.labels):
             if not path.exists():
+                earlier = f"Run the stages before it first (--stage -1, or an earlier one than {stage.number})."
                 raise UserError(
                     f"stage {stage.number} ({stage.name}), step '{step.name}' needs {path}, which is not there. "
-                    f"Run the stages before it first (--stage -1, or an earlier one than {stage.number})."
+                    f"{step.remedy or earlier}"
                 )
-        needs = {str(path): self.fingerprints.of(path) for path in step.needs}
-        self._make_room(step, needs, force=force)
-        self._write(step, {"state": "started", "identity": _identity(step, needs)})
+        needs = {str(path): self.fingerprints.of(path) for path in (*step.needs, *step.labels)}
+        audio = {str(table): self.fingerprints.of_recordings(table) for table in step.recordings}
+        identity = _identity(step, needs)
+        self._make_room(step, identity, force=force)
+        self._write(step, {"state": "started", "identity": identity, "audio": audio})
         began = time.monotonic()
         try:
             step.run()
@@ -105,8 +111,8 @@ class Engine:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
                     f"stage {stage.number}, step '{step.name}': the disk is full "
-                    f"({error.filename or step.output_dir or '.'}). Make room and run the same command again: "
-                    "what is done stays done."
+                    f"({error.filename or step.output_dir or Path.cwd()}). Make room and run the same command again: "
+                    "what is done stays done. --check tells how much each stage needs."
                 ) from error
             raise
         seconds = time.monotonic() - began
@@ -117,7 +123,8 @@ class Engine:
             step,
             {
                 "state": "done",
-                "identity": _identity(step, needs),
+                "identity": identity,
+                "audio": audio,
                 "settings": digest_of(step.settings),
                 "needs": needs,
                 "makes": {str(path): self.fingerprints.of(path) for path in step.makes},
@@ -128,12 +135,13 @@ class Engine:
         self.fingerprints.save()
         return seconds
 
-    def _make_room(self, step: Step, needs: dict[str, str], *, force: bool) -> None:
+    def _make_room(self, step: Step, identity: str, *, force: bool) -> None:
         """Output of other data or another model must not be continued: it is moved aside, never deleted."""
         if step.continues is None or step.output_dir is None or not step.output_dir.exists():
             return
         record = self._record(step)
-        if record is not None and record["identity"] == _identity(step, needs) and not force:
+        is_own = record is not None and record["identity"] == identity and not self._other_audio(step, record)
+        if is_own and not force:
             return
         number = 1
         while (aside := step.output_dir.with_name(f"{step.output_dir.name}.old{number}")).exists():
@@ -152,6 +160,15 @@ class Engine:
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
                 self._say(f"    the changed {path} is kept as {copy}; start at a later --stage to go on with it")
+
+    def _other_audio(self, step: Step, record: dict[str, Any]) -> list[str]:
+        """Tables whose recordings are not the ones that the record speaks of."""
+        recorded = record.get("audio", {})
+        return [
+            f"audio of {table}"
+            for table in step.recordings
+            if str(table) in recorded and self.fingerprints.of_recordings(table) != recorded[str(table)]
+        ]
 
     def _differences(self, paths: Sequence[Path], recorded: dict[str, str]) -> list[str]:
         now = {str(path): self.fingerprints.of(path) for path in paths}
@@ -208,20 +225,7 @@ def status_table(engine: Engine, stages: Sequence[Stage]) -> str:
     )
 
 
-def in_words(seconds: float) -> str:
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def in_bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
 def _identity(step: Step, needs: dict[str, str]) -> str:
-    return digest_of({"needs": needs, "continues": step.continues})
+    labels = set(map(str, step.labels))
+    decisive = {name: digest for name, digest in needs.items() if name not in labels}
+    return digest_of({"needs": decisive, "continues": step.continues})

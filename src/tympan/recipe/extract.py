@@ -21,7 +21,7 @@ def extract(archive: Path, target: Path) -> list[Path]:
     interruption costs the work on this archive and nothing else. Existing directories are merged, files replaced.
     """
     target.mkdir(parents=True, exist_ok=True)
-    scratch = target / f".extracting-{archive.name}"
+    scratch = scratch_of(archive, target)
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir()
     try:
@@ -32,6 +32,11 @@ def extract(archive: Path, target: Path) -> list[Path]:
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     return [target / top.name for top in tops]
+
+
+def scratch_of(archive: Path, target: Path) -> Path:
+    """Where members are until the archive was read and moved to its end: a sign of a broken-off extraction."""
+    return target / f".extracting-{archive.name}"
 
 
 def extract_nested(directory: Path, *, nj: int) -> int:

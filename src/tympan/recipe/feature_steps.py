@@ -11,7 +11,7 @@ from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.features.extractor import FeatureOptions, save_options
 from tympan.recipe.command import run_command
-from tympan.recipe.corpus import DATA, Corpus, data_files
+from tympan.recipe.corpus import DATA, LABELS, Corpus, data_files, sound_files
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 
@@ -43,25 +43,23 @@ def feature_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     names = (train, *corpus.decoded())
     steps += [_features_step(options, name) for name in names]
     stats = RAW / train / "cmvn.ark"
-    steps.append(
-        _command_step(
-            "cmvn", "compute_cmvn", [str(RAW / train), str(stats), "--nj", str(options.jobs)],
-            needs=[RAW / train / "feats.scp", RAW / train / "archive"], makes=[stats],
-        )
-    )  # fmt: skip
-    steps += [step for name in names for step in _dump_steps(options, name, stats)]
-    return steps
+    counting = partial(run_command, "compute_cmvn", [str(RAW / train), str(stats), "--nj", str(options.jobs)])
+    steps.append(Step("cmvn", counting, [RAW / train / "feats.scp", RAW / train / "archive"], [stats]))
+    return steps + [_dump_step(options, name, stats) for name in names]
 
 
 def _perturb_step(options: RecipeOptions, plain: str, perturbed: str) -> Step:
     """Copies at other speeds, ids `sp0.9-...`; nothing is written but the tables and the changed audio."""
     source, target = DATA / plain, DATA / perturbed
     arguments = [str(source), str(target), "--speeds", *map(str, options.speed_factors), "--nj", str(options.jobs)]
-    return _command_step(
-        f"speed {plain}", "perturb_data", arguments,
-        needs=data_files(source), makes=[target / "wav.scp", target / "text", target / "utt2spk"],
-        settings={"speeds": options.speed_factors},
-    )  # fmt: skip
+    return Step(
+        f"speed {plain}",
+        partial(run_command, "perturb_data", arguments),
+        data_files(source),
+        [target / "wav.scp", target / "text", target / "utt2spk", target / "audio"],
+        {"speeds": options.speed_factors},
+        recordings=[source / "wav.scp"],
+    )
 
 
 def _features_step(options: RecipeOptions, name: str) -> Step:
@@ -73,11 +71,13 @@ def _features_step(options: RecipeOptions, name: str) -> Step:
     return Step(
         f"features {name}",
         partial(_make_features, arguments, source, target),
-        data_files(source),
+        sound_files(source),
         [target / "feats.scp", target / "utt2num_frames", target / "archive"],
         settings,
         continues=settings,
         output_dir=target,
+        recordings=[source / "wav.scp"],
+        labels=[source / name for name in LABELS],
     )
 
 
@@ -88,17 +88,17 @@ def _make_features(arguments: Sequence[str], source: Path, target: Path) -> None
         print(f"    {lost} utterances are too short for features and stay out: {target / 'skipped'}")
 
 
-def _dump_steps(options: RecipeOptions, name: str, stats: Path) -> list[Step]:
+def _dump_step(options: RecipeOptions, name: str, stats: Path) -> Step:
     source, target = RAW / name, options.dump_dir(name)
     arguments = [str(source), str(target), "--cmvn", str(stats), "--nj", str(options.jobs)]
     arguments += ["--do_delta", "true"] if options.do_delta else []
-    dump = _command_step(
-        f"dump {name}", "apply_cmvn", arguments,
-        needs=[source / "feats.scp", source / "archive", stats],
-        makes=[target / "feats.scp", target / "utt2num_frames", target / "archive"],
-        settings={"do_delta": options.do_delta},
-    )  # fmt: skip
-    return [dump]
+    return Step(
+        f"dump {name}",
+        partial(run_command, "apply_cmvn", arguments),
+        [source / "feats.scp", source / "archive", stats],
+        [target / "feats.scp", target / "utt2num_frames", target / "archive"],
+        {"do_delta": options.do_delta},
+    )
 
 
 def write_description(options: RecipeOptions, target: Path) -> None:
@@ -108,18 +108,6 @@ def write_description(options: RecipeOptions, target: Path) -> None:
 
 def cmvn_file(train_set: str) -> Path:
     return RAW / train_set / "cmvn.ark"
-
-
-def _command_step(
-    name: str,
-    command: str,
-    arguments: Sequence[str],
-    *,
-    needs: Sequence[Path],
-    makes: Sequence[Path],
-    settings: dict[str, object] | None = None,
-) -> Step:
-    return Step(name, partial(run_command, command, arguments), needs, makes, settings or {})
 
 
 def _conf(path: str, option: str) -> Path | None:

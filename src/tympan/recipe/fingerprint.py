@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
+from tympan.data.audio import is_pipe, locate, split_ark
+from tympan.data.kaldi_dir import read_table
 from tympan.runtime.atomic import atomic_write
 
 MISSING = "missing"
@@ -37,8 +39,14 @@ class Fingerprints:
             return digest_of({str(file.relative_to(path)): self._of_file(file) for file in _files(path)})
         return self._of_file(path)
 
-    def of_all(self, paths: Mapping[str, Path]) -> dict[str, str]:
-        return {name: self.of(path) for name, path in paths.items()}
+    def of_recordings(self, table: Path) -> str:
+        """The digest of the audio that a wav.scp names: its files, or the programs that give it."""
+        if not table.is_file():
+            return MISSING
+        sources = [source if is_pipe(source) else locate(source, table.parent) for source in read_table(table).values()]
+        return digest_of(
+            {source: source if is_pipe(source) else self._of_file(Path(split_ark(source)[0])) for source in sources}
+        )
 
     def save(self) -> None:
         if self._changed:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
+from tympan.recipe.amounts import in_words
 from tympan.recipe.corpus import DATA, Corpus, find_corpus
 from tympan.recipe.decode_steps import error_rates, packed_dir
-from tympan.recipe.engine import Engine, in_words, status_table
+from tympan.recipe.engine import Engine, status_table
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import find_stage
 from tympan.recipe.stages import build_stages

@@ -17,6 +17,8 @@ class Step:
     `continues` marks a step that takes up its own half-finished output (training): as long as `needs` and this part of
     the settings stay the same, a later run goes on from there; otherwise the old output directory is moved aside.
     `found` says why there is nothing to do though the recipe never ran the step (a corpus that was unpacked by hand).
+    `recordings` are wav.scp files whose audio is needed, `labels` are needs that decide nothing of what `continues`:
+    other transcripts are no other features. `remedy` is what to do where a need is missing.
     """
 
     name: str
@@ -27,6 +29,9 @@ class Step:
     continues: Mapping[str, object] | None = None
     output_dir: Path | None = None
     found: Callable[[], str | None] = lambda: None
+    recordings: Sequence[Path] = ()
+    labels: Sequence[Path] = ()
+    remedy: str = ""
 
 
 @dataclass(frozen=True)

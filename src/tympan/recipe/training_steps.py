@@ -19,7 +19,7 @@ from tympan.config.yaml_text import read_yaml
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
 from tympan.recipe.command import run_command
-from tympan.recipe.corpus import DATA, Corpus
+from tympan.recipe.corpus import DATA, Corpus, sound_files, sound_triple
 from tympan.recipe.feature_steps import cmvn_file, feature_options, feature_size, write_description
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
@@ -92,8 +92,10 @@ def asr_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     directory = options.asr_dir(train)
     needs = [token_list(options), DATA / train / "text", DATA / corpus.dev / "text"]
     steps = []
+    recordings: list[Path] = []  # else they are in the features
     if options.feats_type == "raw":
-        needs += [DATA / train / "wav.scp", DATA / corpus.dev / "wav.scp"]
+        needs += [*sound_files(DATA / train), *sound_files(DATA / corpus.dev)]
+        recordings = [DATA / train / "wav.scp", DATA / corpus.dev / "wav.scp"]
         steps.append(_stats_step(options, corpus))
     else:
         for name in (train, corpus.dev):
@@ -102,7 +104,7 @@ def asr_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     steps.append(
         _training_step(
             f"train {directory.name}", "asr_train", AsrTrainConfig, asr_arguments(options, corpus), directory,
-            options.resume, needs=needs, model="latest.pth",
+            options.resume, needs=needs, recordings=recordings, model="latest.pth",
         )
     )  # fmt: skip
     if options.feats_type != "raw":
@@ -176,6 +178,7 @@ def _training_step(
     *,
     needs: Sequence[Path],
     model: str,
+    recordings: Sequence[Path] = (),
 ) -> Step:
     config = _as_settings(parse_quietly(schema, arguments, command))
     settings = {key: value for key, value in config.items() if key not in _ELSEWHERE}
@@ -188,34 +191,39 @@ def _training_step(
         settings,
         continues=fixed,
         output_dir=directory,
+        recordings=recordings,
     )
 
 
+def require_checkpoint(resume: str, option: str) -> Path | None:
+    """The file that training is to begin from; None for true, false and nothing."""
+    if resume.lower() in ("", "true", "false"):
+        return None
+    if not Path(resume).is_file():
+        raise UserError(f"{option}: there is no checkpoint {resume}.")
+    return Path(resume)
+
+
 def _train(command: str, arguments: Sequence[str], directory: Path, resume: str) -> None:
-    if resume.lower() not in ("", "true", "false"):
-        checkpoint = Path(resume)
-        if not checkpoint.is_file():
-            raise UserError(f"--resume: there is no checkpoint {checkpoint}.")
-        if not (directory / "checkpoint.pth").exists():
-            _copy(checkpoint, directory / "checkpoint.pth")
+    checkpoint = require_checkpoint(resume, "--resume")
+    if checkpoint is not None and not (directory / "checkpoint.pth").exists():
+        _copy(checkpoint, directory / "checkpoint.pth")
     run_command(command, [*arguments, "--resume", "false" if resume.lower() == "false" else "true"])
 
 
 def _stats_step(options: RecipeOptions, corpus: Corpus) -> Step:
     stats = _stats_dir(options)
-    for name in (corpus.train, *corpus.decoded()):
-        if (DATA / name / "segments").exists():
-            raise UserError(f"{DATA / name}: recordings with segments need stored features: --feats_type fbank_pitch.")
     arguments = ["--config", options.train_config, "--collect_stats", "true", "--output_dir", str(stats)]
     arguments += ["--normalize", "null"]  # what normalisation needs is being gathered
     arguments += _token_arguments(options)
     needs = [token_list(options)]
     for split, name in (("train", corpus.train), ("valid", corpus.dev)):
         arguments += _data_arguments(options, split, name)
-        needs += [DATA / name / "wav.scp", DATA / name / "text"]
+        needs += [*sound_files(DATA / name), DATA / name / "text"]
     makes = [stats / split / "speech_shape" for split in ("train", "valid")]
     settings = {key: _written(options).get(key) for key in ("frontend", "frontend_conf", "input_size")}
-    return Step("statistics", partial(run_command, "asr_train", arguments), needs, makes, settings)
+    tables = [DATA / name / "wav.scp" for name in (corpus.train, corpus.dev)]
+    return Step("statistics", partial(run_command, "asr_train", arguments), needs, makes, settings, recordings=tables)
 
 
 def _written(options: RecipeOptions) -> dict[str, Any]:
@@ -234,7 +242,7 @@ def _stats_dir(options: RecipeOptions) -> Path:
 def _data_arguments(options: RecipeOptions, split: str, name: str) -> list[str]:
     flag = f"--{split}_data_path_and_name_and_type"
     if options.feats_type == "raw":
-        return [flag, f"{DATA / name / 'wav.scp'},speech,sound", flag, f"{DATA / name / 'text'},text,text"]
+        return [flag, sound_triple(DATA / name), flag, f"{DATA / name / 'text'},text,text"]
     arguments = [flag, f"{options.dump_dir(name) / 'feats.scp'},speech,kaldi_ark"]
     arguments += [flag, f"{DATA / name / 'text'},text,text"]
     for shape in shape_files(options, name):

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import PrefixStore, TCPStore
 
+from tympan.runtime.ports import require_free_port
 from tympan.runtime.watchdog import Watchdog
 
 
@@ -86,6 +87,8 @@ class Distributed:
         size = int(os.environ["WORLD_SIZE"]) if size is None else size
         backends = "gloo" if backend == "gloo" else f"cpu:gloo,{device.type}:{backend}"
         store = _store_of_this_attempt(size) if init_method == "env://" else None
+        if rank == 0 and init_method.startswith("tcp://"):
+            require_free_port(int(init_method.rpartition(":")[2]))
         dist.init_process_group(
             backends,
             init_method=init_method if store is None else None,

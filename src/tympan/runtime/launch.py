@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tympan.errors import UserError
+from tympan.runtime.memory import REMEDY, is_out_of_memory, out_of_memory
+from tympan.runtime.ports import require_free_port
 from tympan.runtime.ranks import LOCALHOST, Hosts
 from tympan.runtime.stop import EXIT_REQUEUE
 
@@ -61,6 +63,8 @@ def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    if plan.hosts.rank == 0 and plan.hosts.master_port:
+        require_free_port(plan.hosts.master_port)
     config = LaunchConfig(
         min_nodes=plan.hosts.size,
         max_nodes=plan.hosts.size,
@@ -96,7 +100,11 @@ def as_worker(rank: int, work: Callable[[], int]) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except Exception:
+    except Exception as error:
+        if is_out_of_memory(error):
+            # A restart would meet the same batch.
+            _leave(Path(notes) / "user_error", f"rank {rank}: {out_of_memory(error)}")
+            return 2
         logging.error("rank %d failed:\n%s", rank, traceback.format_exc())
         record_failure(traceback.format_exc())
         return 1
@@ -125,6 +133,8 @@ def report_failure(error: Any) -> int:
     rank, failure = error.get_first_failure()
     print(f"tympan: rank {rank} failed first (exit code {failure.exitcode}):", file=sys.stderr)
     print(_message_of(failure), file=sys.stderr)
+    if failure.exitcode == -signal.SIGKILL:
+        print(f"tympan: nobody but the system kills a process unasked: memory ran out. {REMEDY}", file=sys.stderr)
     return 1
 
 
