@@ -160,6 +160,9 @@ def test_check_is_one_screen(workplace: Path) -> None:
     for part in ("machine", "archives", "configuration", "estimate", "memory", "all is well"):
         assert part in said
     assert len(said.splitlines()) < 45
+    rows = re.findall(r"^  (?:[ -]\d \w+|together) +([\d.]+ s|\d+ min \d+ s) +([\d.]+) [kMG]?B$", said, re.MULTILINE)
+    assert len(rows) == 8, "each stage has its time and its disk"
+    assert "times are estimates" in said
     assert not (workplace / "data").exists()
 
 

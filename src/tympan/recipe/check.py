@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
@@ -45,16 +46,17 @@ def check_recipe(options: RecipeOptions, corpus: Corpus, start: int, stop: int) 
         print(f"  {name:<10} {'fine' if error is None else 'not fine, see below'}")
         problems += [] if error is None else [str(error)]
     if not problems:
-        found = estimate(options, corpus)
+        found = estimate(options, corpus, _parse_inference(options, corpus))
         print("estimate")
         for note in found.notes:
             print(f"  {note}")
         print(f"  {'stage':<14} {'time':>14} {'disk':>10}")
         chosen = [stage for stage in found.stages if start <= stage.number <= stop]
         for stage in chosen:
-            took = "" if stage.seconds is None else in_words(stage.seconds)
-            print(f"  {stage.number:>2} {stage.name:<11} {took:>14} {in_bytes(stage.bytes):>10}")
+            print(f"  {stage.number:>2} {stage.name:<11} {in_words(stage.seconds):>14} {in_bytes(stage.bytes):>10}")
         needed, free = sum(stage.bytes for stage in chosen), shutil.disk_usage(".").free
+        together = in_words(sum(stage.seconds for stage in chosen))
+        print(f"  {'together':<14} {together:>14} {in_bytes(needed):>10}")
         if needed > free:
             problems.append(
                 f"the disk has {in_bytes(free)} free and the stages need about {in_bytes(needed)}: make room."
@@ -121,8 +123,8 @@ def _require_device(options: RecipeOptions) -> None:
     choose_kind(ngpu=options.ngpu, device=options.device)
 
 
-def _parse_inference(options: RecipeOptions, corpus: Corpus) -> None:
-    """The command itself parses: its options are not this room's to know."""
+def _parse_inference(options: RecipeOptions, corpus: Corpus) -> dict[str, Any]:
+    """What decoding will be told. The command itself parses: its options are not this room's to know."""
     arguments = inference_arguments(options, options.train_set(corpus.train), corpus.dev)
     command = [sys.executable, "-m", "tympan.bin.asr_inference", *arguments, "--print_config"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -131,6 +133,10 @@ def _parse_inference(options: RecipeOptions, corpus: Corpus) -> None:
         raise UserError(
             "\n".join(line for line in message if not line.startswith("tympan: note")).removeprefix("tympan: error: ")
         )
+    import yaml
+
+    parsed: dict[str, Any] = yaml.safe_load(done.stdout)
+    return parsed
 
 
 def _archives(options: RecipeOptions, start: int) -> list[str]:

@@ -1,36 +1,38 @@
-"""What the stages will take: disk from the corpus's hours, time from a few seconds of the real work on this machine."""
+"""What the stages will take: disk and time from the corpus's hours and a few seconds of the real work here."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tympan.data.kaldi_dir import read_table
+from tympan.recipe.amounts import in_bytes, in_words
 from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.download import join_url, local_path
 from tympan.recipe.feature_steps import feature_options, feature_size
 from tympan.recipe.options import RecipeOptions
-from tympan.recipe.token_steps import token_list
-from tympan.recipe.training_steps import asr_arguments, parse_quietly
+from tympan.recipe.probe import FRAMES_A_SECOND, TOKENS_A_SECOND, Probe, measure
+from tympan.recipe.token_steps import token_list, tokenizer_for
+from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly
 
 BYTES_A_SECOND = 32_000  # 16 kHz, 16 bit
 FLAC_SHARE = 0.55  # of the size of wav, on speech
-FRAMES_A_SECOND = 100
 VOCABULARY = {"aishell": 4233, "an4": 30}
-TOKENS_A_SECOND = 3.2  # AISHELL: 14.4 characters in 4.5 s
 LONGEST_S = 15.0
-SAMPLE_S = 5.0
-"""Length of the utterances that the training step is timed on."""
+UTTERANCE_S = 4.5
+DISK_BYTES_A_SECOND = 200e6  # reading and writing once; a slow disk has less
+UTTERANCES_A_SECOND = 10_000  # of stage 2
+NGRAM_TOKENS_A_SECOND = 700_000  # 4-gram of 12.5 million tokens in 17.5 s
+NGRAM_BYTES = 35  # a line of ARPA
 
 
 @dataclass(frozen=True)
 class StageEstimate:
     number: int
     name: str
-    seconds: float | None
-    """None where nothing was measured."""
+    seconds: float
     bytes: int
 
 
@@ -41,41 +43,103 @@ class Estimate:
     notes: list[str]
 
 
-def estimate(options: RecipeOptions, corpus: Corpus) -> Estimate:
-    """Takes some seconds: features of a few seconds of noise and two training steps are run and timed."""
+@dataclass(frozen=True)
+class _Corpus:
+    """Seconds and tokens of what is to come."""
+
+    all_s: float
+    train_s: float
+    decoded_s: float
+    changed_s: float
+    """Of copies at other speeds that are written."""
+    lm_tokens: float
+
+
+def estimate(options: RecipeOptions, corpus: Corpus, search: dict[str, Any]) -> Estimate:
+    """Takes some seconds: features, training steps and a search are run on noise and timed. `search` decodes."""
     from tympan.config.asr import AsrTrainConfig
+    from tympan.config.lm import LmTrainConfig
 
     hours, whence = corpus_hours(options, corpus)
     if not hours:
         return Estimate([], 0, ["the length of the data is not known before stage 0: no estimate of time and disk"])
     train_s, all_s = 3600 * hours.get(corpus.train, 0.0), 3600 * sum(hours.values())
     copies = sum(1 / speed for speed in options.speed_factors) if options.is_perturbed else 1.0
-    config = parse_quietly(AsrTrainConfig, asr_arguments(options, corpus), "asr_train")
-    step = _time_training(config, options)
-    trained_s = train_s * (copies if options.is_perturbed else 1.0)
-    feature_s = all_s + train_s * (copies - 1)
+    amounts = _Corpus(all_s, train_s, all_s - train_s, train_s * (copies - 1), _tokens_of(options, corpus, train_s))
+    asr = parse_quietly(AsrTrainConfig, asr_arguments(options, corpus), "asr_train")
+    lm = None
+    if options.lm_config:
+        lm = parse_quietly(LmTrainConfig, lm_arguments(options, corpus), "lm_train")
+    probe = measure(options, asr=asr, lm=lm, search=search, tokens=_tokens(options))
     stages = [
-        StageEstimate(-1, "download", None, int(all_s * BYTES_A_SECOND + _archive_bytes(options, corpus, hours))),
-        StageEstimate(0, "data", None, int(all_s / 4 * 300)),
-        _features_estimate(options, feature_s, train_s * (copies - 1)),
-        StageEstimate(2, "dictionary", None, int(feature_s * 300)),
-        StageEstimate(3, "lm", None, 200_000_000),
-        StageEstimate(
-            4,
-            "train",
-            step.seconds_a_second * trained_s * config.max_epoch,
-            step.parameters * 4 * (options.n_average + 13),
-        ),
-        StageEstimate(5, "decode", None, int(all_s * 200)),
+        _download(options, corpus, hours, amounts),
+        StageEstimate(0, "data", all_s * BYTES_A_SECOND / DISK_BYTES_A_SECOND, int(all_s / UTTERANCE_S * 300)),
+        _features(options, amounts, probe),
+        _dictionary(amounts),
+        _language_models(options, lm, amounts, probe),
+        _training(options, asr, amounts, probe),
+        StageEstimate(5, "decode", amounts.decoded_s * probe.decoding_s / options.jobs, int(amounts.decoded_s * 200)),
     ]
-    memory = 16 * step.parameters + int(step.saved_bytes_a_second * _largest_batch_s(config, options))
+    memory = 16 * probe.parameters + int(probe.saved_bytes * _largest_batch_s(asr, options))
+    length = in_words(train_s) if train_s < 3600 else f"{train_s / 3600:.1f} hours"
     where = "on this machine" if not options.ngpu else "on one accelerator, divided by --ngpu"
     notes = [
-        f"{hours.get(corpus.train, 0):.1f} hours of training data ({whence}), {copies:.2f} times with its copies",
-        f"{step.parameters:,} parameters; {1000 * step.seconds_a_second:.1f} ms to learn a second of speech {where}",
-        f"the largest batch needs about {memory / 1e9:.1f} GB of memory",
+        f"{length} of training data ({whence}), {copies:.2f} times with its copies",
+        f"{probe.parameters:,} parameters; {1000 * probe.training_s:.1f} ms to learn a second of speech {where}, "
+        f"{1000 * probe.decoding_s:.0f} ms to decode one on a core",
+        f"the largest batch needs about {in_bytes(memory)} of memory",
+        "times are estimates, measured just now on noise, for all epochs; of stage -1 unpacking, not the network",
     ]
     return Estimate(stages, memory if not options.ngpu else 0, notes)
+
+
+def _download(options: RecipeOptions, corpus: Corpus, hours: Mapping[str, float], amounts: _Corpus) -> StageEstimate:
+    """Unpacking: how fast the network is, nobody knows."""
+    packed, unpacked = _archive_bytes(options, corpus, hours), amounts.all_s * BYTES_A_SECOND
+    if options.corpus == "custom":
+        return StageEstimate(-1, "download", 0.0, 0)
+    return StageEstimate(-1, "download", 2 * (packed + unpacked) / DISK_BYTES_A_SECOND, int(packed + unpacked))
+
+
+def _features(options: RecipeOptions, amounts: _Corpus, probe: Probe) -> StageEstimate:
+    if options.feats_type == "raw":
+        return StageEstimate(1, "features", 0.0, 0)
+    seconds = amounts.all_s + amounts.changed_s
+    stored = seconds * FRAMES_A_SECOND * 4 * (feature_options(options).dim + feature_size(options))
+    written = stored + amounts.changed_s * BYTES_A_SECOND * FLAC_SHARE
+    took = probe.features_s * seconds / options.jobs + 2 * written / DISK_BYTES_A_SECOND
+    return StageEstimate(1, "features", took, int(written))
+
+
+def _dictionary(amounts: _Corpus) -> StageEstimate:
+    seconds = amounts.all_s + amounts.changed_s
+    return StageEstimate(2, "dictionary", seconds / UTTERANCE_S / UTTERANCES_A_SECOND, int(seconds * 300))
+
+
+def _language_models(options: RecipeOptions, lm: Any | None, amounts: _Corpus, probe: Probe) -> StageEstimate:
+    took, stored = 0.0, 0.0
+    if lm is not None:
+        took = probe.lm_token_s * amounts.lm_tokens * lm.max_epoch
+        stored = _experiment_bytes(lm, probe.lm_parameters)
+    if options.n_gram:
+        took += amounts.lm_tokens / NGRAM_TOKENS_A_SECOND
+        stored += amounts.lm_tokens * options.n_gram * NGRAM_BYTES
+    return StageEstimate(3, "lm", took, int(stored))
+
+
+def _training(options: RecipeOptions, asr: Any, amounts: _Corpus, probe: Probe) -> StageEstimate:
+    devices = max(1, options.ngpu if options.ngpu else options.nproc)
+    heard_s = amounts.train_s + amounts.changed_s
+    took = probe.training_s / devices * heard_s * asr.max_epoch
+    packed = 4 * probe.parameters + 4 * probe.lm_parameters
+    return StageEstimate(4, "train", took, int(_experiment_bytes(asr, probe.parameters) + packed))
+
+
+def _experiment_bytes(config: Any, parameters: int) -> int:
+    """Models that stay, averages of them, and two checkpoints with the optimiser's two values for each weight."""
+    kept = max(config.keep_nbest_models) * len(config.best_model_criterion) + config.keep_last_models
+    models = min(kept, config.max_epoch) + len(config.best_model_criterion) + 2
+    return 4 * parameters * (models + 2 * 3)
 
 
 def corpus_hours(options: RecipeOptions, corpus: Corpus) -> tuple[Mapping[str, float], str]:
@@ -94,75 +158,6 @@ def corpus_hours(options: RecipeOptions, corpus: Corpus) -> tuple[Mapping[str, f
     return corpus.hours, "as published"
 
 
-@dataclass(frozen=True)
-class _Step:
-    parameters: int
-    seconds_a_second: float
-    saved_bytes_a_second: float
-
-
-def _time_training(config: Any, options: RecipeOptions) -> _Step:
-    """Forward and backward of two utterances: seconds, and bytes kept for backward, for a second of speech."""
-    import torch
-
-    from tympan.models.build import build_asr_model
-    from tympan.runtime.device import choose_kind, device_of, synchronize
-
-    tokens = _tokens(options)
-    device = device_of(choose_kind(ngpu=options.ngpu, device=options.device), local_rank=0)
-    model = build_asr_model(replace(config, token_list=tokens), reads_statistics=False).to(device)
-    if options.feats_type == "raw":
-        speech = torch.randn(2, int(SAMPLE_S * 16_000), device=device)
-    else:
-        speech = torch.randn(2, int(SAMPLE_S * FRAMES_A_SECOND), feature_size(options), device=device)
-    text = torch.randint(2, len(tokens) - 1, (2, int(SAMPLE_S * TOKENS_A_SECOND)), device=device)
-    batch = {
-        "speech": speech,
-        "speech_lengths": torch.full((2,), speech.shape[1], device=device),
-        "text": text,
-        "text_lengths": torch.full((2,), text.shape[1], device=device),
-    }
-    kept: dict[int, int] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    for _ in range(2):
-        kept.clear()
-        began = time.monotonic()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss = sum(term.total / term.count.clamp(min=1) for term in model(**batch).terms)
-        loss.backward()
-        synchronize(device)
-        took = time.monotonic() - began
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    saved = max(0, sum(kept.values()) - 4 * parameters)
-    share = max(1, options.ngpu if options.ngpu else options.nproc)
-    return _Step(parameters, took / (2 * SAMPLE_S) / share, saved / (2 * SAMPLE_S))
-
-
-def _features_estimate(options: RecipeOptions, seconds: float, changed_s: float) -> StageEstimate:
-    if options.feats_type == "raw":
-        return StageEstimate(1, "features", 0.0, 0)
-    import numpy as np
-
-    from tympan.data.audio import Audio
-    from tympan.features.extractor import compute_features
-
-    wanted = feature_options(options)
-    rate = int(wanted.frame.sample_frequency)
-    audio = Audio(np.random.default_rng(0).normal(0, 0.01, 10 * rate).astype(np.float32), rate)
-    for _ in range(2):
-        began = time.monotonic()
-        compute_features(audio, wanted, utterance="noise")
-        took = (time.monotonic() - began) / 10
-    stored = seconds * FRAMES_A_SECOND * 4 * (wanted.dim + feature_size(options))
-    return StageEstimate(
-        1, "features", took * seconds / options.jobs, int(stored + changed_s * BYTES_A_SECOND * FLAC_SHARE)
-    )
-
-
 def _largest_batch_s(config: Any, options: RecipeOptions) -> float:
     """Seconds of speech, padding too, that the largest batch may hold on one device."""
     steps_a_second = 16_000 if options.feats_type == "raw" else FRAMES_A_SECOND
@@ -173,6 +168,17 @@ def _largest_batch_s(config: Any, options: RecipeOptions) -> float:
         config.fold_length[0] / steps_a_second if config.fold_length and config.batch_type == "folded" else LONGEST_S
     )
     return float(config.batch_size * longest)
+
+
+def _tokens_of(options: RecipeOptions, corpus: Corpus, train_s: float) -> float:
+    """Tokens of the LM's text: counted if they are there, else as many as AISHELL has in so much speech."""
+    text = DATA / corpus.train / "text"
+    is_ready = token_list(options).is_file() or options.token_type != "bpe"
+    if not text.is_file() or not is_ready:
+        return train_s * TOKENS_A_SECOND
+    tokenizer, sentences = tokenizer_for(options), list(read_table(text).values())
+    chosen = sentences[:: max(1, len(sentences) // 1000)]
+    return sum(len(tokenizer.text2tokens(sentence)) + 1 for sentence in chosen) * len(sentences) / max(1, len(chosen))
 
 
 def _tokens(options: RecipeOptions) -> list[str]:
