@@ -35,6 +35,12 @@ MODELS: dict[str, dict[str, Any]] = {
         "decoder": "transformer",
         "decoder_conf": {"attention_heads": 2, "linear_units": 24, "num_blocks": 2},
     },
+    "packed": {
+        "encoder": "conformer",
+        "encoder_conf": {**CONFORMER["encoder_conf"], "rel_pos_type": "latest", "cnn_module_kernel": 15},
+        "decoder": "transformer",
+        "decoder_conf": {"attention_heads": 2, "linear_units": 24, "num_blocks": 2},
+    },
     "rnn": {**CONFORMER, "decoder": "rnn", "decoder_conf": {"hidden_size": 16, "att_conf": {"adim": 12}}},
     "ctc": {**CONFORMER, "decoder": None, "model_conf": {"ctc_weight": 1.0}},
 }

@@ -9,7 +9,7 @@ import pytest
 from tympan.decode.hypothesis import Hypothesis
 from tympan.decode.journal import Journal, Result
 from tympan.decode.output_tree import write_output_tree
-from tympan.decode.plan import group_by_length, plan_by_length
+from tympan.decode.plan import plan_by_length
 from tympan.errors import UserError
 
 
@@ -67,9 +67,3 @@ def test_batches_are_bounded_and_complete() -> None:
     for batch in batches[1:]:
         assert len(batch) <= 3
         assert len(batch) * max(lengths[place] for place in batch) <= 60.0
-
-
-def test_the_encoders_groups_waste_little() -> None:
-    lengths = [100, 99, 96, 94, 50, 51]
-    assert group_by_length(lengths, max_padding=0.05, max_total=1000) == [[0, 1, 2], [3], [5, 4]]
-    assert group_by_length(lengths, max_padding=0.05, max_total=200) == [[0, 1], [2, 3], [5, 4]]

@@ -47,6 +47,7 @@ class FramesModel(torch.nn.Module):
     frontend = decoder = None
     sos = eos = vocab_size = 60
     blank_id = 0
+    packs_batches = True
 
     def __init__(self) -> None:
         super().__init__()

@@ -19,16 +19,3 @@ def plan_by_length(lengths: Sequence[float], *, batch_size: int, max_total: floa
                 continue
         batches.append([place])
     return batches
-
-
-def group_by_length(lengths: Sequence[float], *, max_padding: float, max_total: float) -> list[list[int]]:
-    """As above, and none is padded by more than a share `max_padding` of the longest in its group."""
-    groups: list[list[int]] = []
-    for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if groups:
-            group, longest = groups[-1], lengths[groups[-1][0]]
-            if lengths[place] >= (1 - max_padding) * longest and (len(group) + 1) * longest <= max_total:
-                group.append(place)
-                continue
-        groups.append([place])
-    return groups

@@ -12,6 +12,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tympan.data.audio import read_audio, resample
 from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
@@ -20,15 +21,16 @@ from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.pauses import cut_at_pauses
-from tympan.decode.plan import group_by_length, plan_by_length
+from tympan.decode.plan import plan_by_length
 from tympan.decode.scorer import Encoded
 from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
+from tympan.models.encoder.packed import group_by_length
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
-"""A CPU's encoder takes this much audio at once, with this share of padding: a sentence keeps it busy, and padding
-costs as much as speech. The search takes the whole batch.
+"""An encoder that pays for padding on a CPU takes this much audio at once, with this share of padding: a sentence keeps
+it busy, and padding costs as much as speech. The search takes the whole batch.
 """
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
@@ -174,22 +176,25 @@ class Recognizer:
         if int(frames.min()) < 1:
             raise UserError(f"{min(lengths)} samples or frames are too short: the encoder makes no frame of them")
         seconds = [self.duration_s(item) for item in inputs]
-        is_cpu = self.loaded.device.type == "cpu"
-        groups = (
-            group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS) if is_cpu else [range(len(inputs))]
-        )
+        groups: Sequence[Sequence[int]] = [range(len(inputs))]
+        if self.loaded.device.type == "cpu" and not self.loaded.model.packs_batches:
+            groups = group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS)
+        ctc = self.loaded.model.ctc
         outputs: dict[int, Tensor] = {}
         for group in groups:
             speech, group_lengths = _pad([prepared[place] for place in group], self.loaded.device, self.loaded.dtype)
             encoded = self.loaded.model.encode(speech, group_lengths)
             for place, out, length in zip(group, encoded.out, encoded.lengths.tolist(), strict=True):
                 outputs[place] = out[:length]
-        memory = torch.nn.utils.rnn.pad_sequence([outputs[place] for place in range(len(inputs))], batch_first=True)
-        ctc = self.loaded.model.ctc
+        ordered = [outputs[place] for place in range(len(inputs))]
+        memory = pad_sequence(ordered, batch_first=True)
         return Encoded(
             memory=memory,
-            lengths=torch.tensor([len(outputs[place]) for place in range(len(inputs))], device=memory.device),
-            log_probs=None if ctc is None else ctc.log_softmax(memory),
+            lengths=torch.tensor([len(out) for out in ordered], device=memory.device),
+            # Utterance by utterance: the vocabulary makes this the largest tensor of all, padding would count double.
+            log_probs=None
+            if ctc is None
+            else pad_sequence([ctc.log_softmax(out) for out in ordered], batch_first=True),
         )
 
     def align(self, samples: np.ndarray, text: str) -> Hypothesis:
@@ -254,7 +259,7 @@ def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype)
     wide = dtype if dtype == torch.float64 else torch.float32
     tensors = [torch.from_numpy(np.ascontiguousarray(item)).to(wide) for item in inputs]
     lengths = torch.tensor([len(item) for item in tensors])
-    return torch.nn.utils.rnn.pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)
+    return pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)
 
 
 def _as_float(samples: np.ndarray) -> np.ndarray:

@@ -146,6 +146,11 @@ class AsrModel(nn.Module):
             encoded = self.encoder(features, lengths)
         return encoded
 
+    @property
+    def packs_batches(self) -> bool:
+        """Whether padding costs the encoder nothing on a CPU, so that utterances of any length go together."""
+        return getattr(self.encoder, "reach", None) is not None
+
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Encoder frames for so many samples (or feature frames), without running anything."""
         if self.frontend is not None:

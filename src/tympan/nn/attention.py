@@ -30,6 +30,8 @@ class SelfAttentionContext:
     """(batch,): frames of each utterance, for legacy relative attention."""
     max_len: int = 0
     """Where the legacy table begins to count down, unless an input is longer."""
+    spans: tuple[tuple[int, int], ...] | None = None
+    """First frame of each utterance and the one behind its last, where a batch of one holds several. Not for legacy."""
 
 
 class MultiHeadedAttention(nn.Module):
@@ -52,7 +54,14 @@ class MultiHeadedAttention(nn.Module):
 
     def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
         """Every frame attends to the frames of its utterance."""
-        return self.attend_to_self(x, context.bias)
+        if context.spans is None:
+            return self.attend_to_self(x, context.bias)
+        q, k, v = self._project_all(x)
+        q, k = self.q_norm(q), self.k_norm(k)
+        out = torch.zeros_like(v)
+        for start, end in context.spans:
+            out[:, :, start:end] = _fused(*(part[:, :, start:end] for part in (q, k, v)), None, dropout_p=0.0)
+        return self._join_heads(out)
 
     def attend_to_self(self, x: Tensor, bias: Tensor) -> Tensor:
         """`bias` is broadcast to (batch, heads, time, time)."""
@@ -133,9 +142,9 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         assert context.table is not None
         batch, time, _ = x.shape
         q, k, v = self._project_flat(x)
-        by_position = self._shift(self._score_positions(q, context.table), context)
-        if self.zero_triu:
-            by_position = by_position.tril()
+        if context.spans is not None:
+            return self._attend_in_spans(q, k, v, context)
+        by_position = self._by_position(q + self.pos_bias_v.flatten(), self._project_table(context.table), context)
         scale = 1.0 / math.sqrt(self.head_size)
         q = q + self.pos_bias_u.flatten()
         if self.keep_weights or (q.is_cpu and torch.is_grad_enabled()):
@@ -156,15 +165,33 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         """(batch, time, size) as (heads * batch, time, head size)."""
         return x.unflatten(-1, (self.heads, self.head_size)).permute(2, 0, 1, 3).flatten(0, 1)
 
-    def _score_positions(self, q: Tensor, table: Tensor) -> Tensor:
-        """(heads, batch, time, positions): every query against every relative position.
+    def _attend_in_spans(self, q: Tensor, k: Tensor, v: Tensor, context: SelfAttentionContext) -> Tensor:
+        assert context.spans is not None
+        assert context.table is not None
+        table = self._project_table(context.table)
+        middle = table.size(2) // 2
+        content, place = q + self.pos_bias_u.flatten(), q + self.pos_bias_v.flatten()
+        out = v.new_zeros(v.shape)
+        for start, end in context.spans:
+            own = table[:, :, middle - (end - start) + 1 : middle + end - start]
+            bias = self._by_position(place[:, start:end], own, context).transpose(0, 1) / math.sqrt(self.head_size)
+            parts = (self.split_heads(part[:, start:end]) for part in (content, k, v))
+            out[:, start:end] = _fused(*parts, bias, dropout_p=0.0).transpose(1, 2).flatten(2)
+        return self.linear_out(out)  # type: ignore[no-any-return]
+
+    def _project_table(self, table: Tensor) -> Tensor:
+        """(heads, head size, positions)."""
+        return self.linear_pos(table).unflatten(-1, (self.heads, self.head_size)).permute(1, 2, 0)  # type: ignore[no-any-return]
+
+    def _by_position(self, queries: Tensor, table: Tensor, context: SelfAttentionContext) -> Tensor:
+        """(heads, batch, time, time): every query against the position of every key.
 
         The table is the same for all utterances: one product a head, not one an utterance and head.
         """
-        batch, time, _ = q.shape
-        p = self.linear_pos(table).unflatten(-1, (self.heads, self.head_size)).permute(1, 2, 0)
-        queries = (q + self.pos_bias_v.flatten()).view(batch * time, self.heads, self.head_size).transpose(0, 1)
-        return torch.bmm(queries, p).unflatten(1, (batch, time))
+        batch, time, _ = queries.shape
+        queries = queries.reshape(batch * time, self.heads, self.head_size).transpose(0, 1)
+        scores = self._shift(torch.bmm(queries, table).unflatten(1, (batch, time)), context)
+        return scores.tril() if self.zero_triu else scores
 
     def _shift(self, scores: Tensor, context: SelfAttentionContext) -> Tensor:
         """(heads, batch, time, time): of row i, the columns time - 1 - i to 2 * time - 2 - i. A view."""

@@ -18,17 +18,24 @@ STATIC = {"per": "static"}
 
 @dataclass(frozen=True)
 class BeamState:
-    """Base of every scorer's state. Subclasses are frozen dataclasses whose fields are tensors, lists/tuples of
-    tensors, None, or (marked `field(metadata=STATIC)`) anything that neither follows utterances nor beams.
+    """Base of every scorer's state. Subclasses are frozen dataclasses whose fields are tensors, other states,
+    lists/tuples of tensors, None, or (marked `field(metadata=STATIC)`) anything that follows neither utterances nor
+    beams.
     """
 
     def reorder(self: S, parents: Tensor) -> S:
         """New hypothesis k of utterance b continues old hypothesis parents[b, k]. parents: (utterances, beams)."""
-        return self._map(lambda t: _gather_beams(t, parents), per_utterance=None)
+        return self._map(
+            lambda t: t.reorder(parents) if isinstance(t, BeamState) else _gather_beams(t, parents), per_utterance=None
+        )
 
     def keep(self: S, utterances: Tensor) -> S:
         """Only these utterances go on (indices into the first axis)."""
-        return self._map(lambda t: t.index_select(0, utterances), per_utterance=lambda t: t.index_select(0, utterances))
+
+        def chosen(item: Any) -> Any:
+            return item.keep(utterances) if isinstance(item, BeamState) else item.index_select(0, utterances)
+
+        return self._map(chosen, per_utterance=chosen)
 
     def _map(self: S, per_beam: Any, *, per_utterance: Any) -> S:
         changes = {}
@@ -43,7 +50,7 @@ class BeamState:
 def _apply(function: Any, value: Any) -> Any:
     if value is None:
         return None
-    if isinstance(value, Tensor):
+    if isinstance(value, Tensor | BeamState):
         return function(value)
     return type(value)(_apply(function, item) for item in value)
 

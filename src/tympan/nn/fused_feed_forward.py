@@ -15,11 +15,16 @@ from tympan.nn.dropout import DropoutMask, draw_mask
 
 
 def can_fuse(x: Tensor) -> bool:
-    """Whether this is a float32 (or float64) forward on a CPU that will have a backward, and nobody else fuses it."""
+    """Whether this forward on a CPU will have a backward that is written by hand."""
+    return torch.is_grad_enabled() and is_plain_on_cpu(x)
+
+
+def is_plain_on_cpu(x: Tensor) -> bool:
+    """Whether this is float32 (or float64) on a CPU, and nobody else fuses it."""
     if torch.compiler.is_compiling():
         return False
     is_exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)
-    return x.is_cpu and is_exact and torch.is_grad_enabled()
+    return x.is_cpu and is_exact
 
 
 def fused_feed_forward(x: Tensor, first: nn.Linear, second: nn.Linear, dropout_rate: float) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from tympan.nn.fused_feed_forward import can_fuse
+from tympan.nn.fused_feed_forward import is_plain_on_cpu
 from tympan.nn.fused_subsampling import fused_subsampling
 from tympan.nn.position import Positioned
 
@@ -45,7 +45,7 @@ class Conv2dSubsampling(nn.Module):
 
     def forward(self, x: Tensor) -> Positioned:
         x = _long_enough(x, self.shape)
-        if self.training and self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and can_fuse(x):
+        if self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and is_plain_on_cpu(x):
             projected = fused_subsampling(x, self.conv[0], self.conv[2], self.out)  # type: ignore[arg-type]
         else:
             x = self.conv(x.unsqueeze(1))  # (batch, channels, time, bands)

@@ -6,7 +6,7 @@ Shapes: memory (batch, frames, size); ys_in (batch, length). In steps: U utteran
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -24,13 +24,14 @@ from tympan.nn.input_layer import InputSequence
 from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import causal_bias, key_bias, length_mask
 from tympan.nn.position import PositionalEncoding
+from tympan.nn.prefix_cache import PrefixCache
 
 
 @dataclass(frozen=True)
 class TransformerDecoderState(BeamState):
-    """Keys and values: of the tokens so far for every hypothesis, of the encoder's frames once for an utterance."""
+    """Keys and values: of the tokens so far, and of the encoder's frames once for an utterance."""
 
-    cache: Tensor  # (U, B, layers, 2, length, size)
+    tokens: PrefixCache
     memory: tuple[tuple[Tensor, Tensor], ...] = field(metadata=PER_UTTERANCE)  # a layer: (U, heads, frames, head size)
     memory_bias: Tensor = field(metadata=PER_UTTERANCE)  # (U, 1, 1, frames)
 
@@ -104,23 +105,25 @@ class TransformerDecoder(nn.Module):
 
     def start(self, memory: Tensor, memory_lengths: Tensor, beams: int) -> TransformerDecoderState:
         """The state before any token: memory (U, frames, size)."""
+        utterances, _, size = memory.shape
         return TransformerDecoderState(
-            cache=memory.new_empty(memory.size(0), beams, len(self.decoders), 2, 0, memory.size(-1)),
+            tokens=PrefixCache.empty(
+                len(self.decoders), utterances, beams, size, dtype=memory.dtype, device=memory.device
+            ),
             memory=tuple(block.src_attn.project_memory(memory) for block in self.decoders),  # type: ignore[union-attr, operator]
             memory_bias=key_bias(length_mask(memory_lengths, memory.size(1)), memory.dtype),
         )
 
     def step(self, tokens: Tensor, state: TransformerDecoderState) -> tuple[Tensor, TransformerDecoderState]:
         """Log probabilities (U, B, vocabulary) of what follows tokens (U, B), sos at first."""
-        utterances, beams, layers, _, length, size = state.cache.shape
-        cache = state.cache.new_empty(utterances, beams, layers, 2, length + 1, size)
-        cache[..., :length, :] = state.cache
+        cache = state.tokens.extended()
+        bias = cache.bias()
         embedding, position = self.embed[0], self.embed[1]
-        x: Tensor = position(embedding(tokens.reshape(-1, 1)), length).x  # (U * B, 1, size)
-        for index, block in enumerate(self.decoders):
-            x = block.step(x, cache[:, :, index], state.memory[index], state.memory_bias)  # type: ignore[operator]
-        log_probs = at_least_float32(self._read_out(x)).log_softmax(-1).view(utterances, beams, -1)
-        return log_probs, TransformerDecoderState(cache, state.memory, state.memory_bias)
+        x: Tensor = position(embedding(tokens.reshape(-1, 1)), state.tokens.length).x.view(*tokens.shape, -1)
+        for layer, block in enumerate(self.decoders):
+            x = block.step(x, layer, cache, bias, state.memory[layer], state.memory_bias)  # type: ignore[operator]
+        log_probs = at_least_float32(self._read_out(x)).log_softmax(-1)
+        return log_probs, replace(state, tokens=cache)
 
     def _read_out(self, x: Tensor) -> Tensor:
         out: Tensor = self.output_layer(x if self.after_norm is None else self.after_norm(x))
@@ -161,22 +164,21 @@ class DecoderBlock(nn.Module):
         x = self._add(self.norm2, x, query, self.src_attn.attend_to(query, memory, memory_bias), self.concat_linear2)
         return self._feed_forward(x)
 
-    def step(self, x: Tensor, cache: Tensor, memory: tuple[Tensor, Tensor], memory_bias: Tensor) -> Tensor:
-        """x (U * B, 1, size); cache (U, B, 2, length, size): the last column is filled in."""
-        utterances, beams, _, _, size = cache.shape
+    def step(
+        self,
+        x: Tensor,
+        layer: int,
+        cache: PrefixCache,
+        bias: Tensor,
+        memory: tuple[Tensor, Tensor],
+        memory_bias: Tensor,
+    ) -> Tensor:
+        """The newest tokens x (U, B, size). The beams of an utterance are queries to the same keys and frames."""
         query = self._before(self.norm1, x)
-        q, k, v = self.self_attn.project_step(query)
-        cache[:, :, 0, -1] = k.view(utterances, beams, size)
-        cache[:, :, 1, -1] = v.view(utterances, beams, size)
-        keys, values = (self.self_attn.split_heads(cache[:, :, i].flatten(0, 1)) for i in (0, 1))
-        x = self._add(self.norm1, x, query, self.self_attn.attend(q, keys, values, None), self.concat_linear1)
-
+        x = self._add(self.norm1, x, query, cache.attend(layer, self.self_attn, query, bias), self.concat_linear1)
         query = self._before(self.norm2, x)
-        # The beams of an utterance are queries to the same frames.
-        out = self.src_attn.attend(
-            self.src_attn.project_query(query.view(utterances, beams, size)), *memory, memory_bias
-        )
-        x = self._add(self.norm2, x, query, out.view(utterances * beams, 1, size), self.concat_linear2)
+        out = self.src_attn.attend(self.src_attn.project_query(query), *memory, memory_bias)
+        x = self._add(self.norm2, x, query, out, self.concat_linear2)
         return self._feed_forward(x)
 
     def _add(self, norm: nn.Module, x: Tensor, query: Tensor, update: Tensor, concat: nn.Module | None) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.packed import can_pack, encode_packed
 from tympan.nn.attention import (
     LegacyRelPositionMultiHeadedAttention,
     MultiHeadedAttention,
@@ -36,6 +37,8 @@ class BlockEncoder(Protocol):
     checkpointed_layers: frozenset[int]
     """Numbers of the blocks, from 1; 0 is the input layer."""
     grad_checkpointing: bool
+    reach: int | None
+    """Frames that its convolutions see to either side; None where utterances can't lie behind one another."""
 
     @property
     def after_norm(self) -> nn.Module | None: ...
@@ -43,6 +46,8 @@ class BlockEncoder(Protocol):
 
 def encode_in_blocks(encoder: BlockEncoder, features: Tensor, lengths: Tensor, ctc: Ctc | None) -> EncoderOutput:
     """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`."""
+    if can_pack(encoder, features):
+        return encode_packed(encoder, features, lengths)
     is_checkpointed = encoder.training and (encoder.grad_checkpointing or 0 in encoder.checkpointed_layers)
     positioned = call_layer(encoder.embed, features, is_checkpointed=is_checkpointed)
     lengths = encoder.embed.output_lengths(lengths)  # type: ignore[operator]

@@ -129,6 +129,8 @@ class ConformerEncoder(nn.Module):
         self.normalizes_intermediate = True
         self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
+        kernel = max(cnn_module_kernel if use_cnn_module else 1, positionwise_conv_kernel_size)
+        self.reach = None if attention.startswith("legacy") else kernel // 2
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), zero beyond the lengths (batch,)."""

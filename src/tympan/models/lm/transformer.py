@@ -17,6 +17,7 @@ from tympan.nn.input_layer import build_input_layer
 from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import causal_bias, key_bias
 from tympan.nn.position import PositionalEncoding
+from tympan.nn.prefix_cache import PrefixCache
 
 # Shapes: U utterances, B beams, N = U * B (or the sentences of a batch), T tokens, V vocabulary.
 
@@ -26,9 +27,7 @@ _BLANK = 0
 
 @dataclass(frozen=True)
 class TransformerLmState(BeamState):
-    keys: tuple[Tensor, ...]  # for each layer (U, B, heads, T, head size)
-    values: tuple[Tensor, ...]
-    is_key: Tensor  # (U, B, T)
+    tokens: PrefixCache
 
 
 class TransformerLm(nn.Module):
@@ -71,24 +70,19 @@ class TransformerLm(nn.Module):
         return out
 
     def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> TransformerLmState:
-        nothing = torch.zeros((utterances, beams, self.heads, 0, self.head_size), device=device, dtype=dtype)
-        cache = (nothing,) * len(self.encoder.encoders)
-        is_key = torch.zeros((utterances, beams, 0), device=device, dtype=torch.bool)
-        return TransformerLmState(keys=cache, values=cache, is_key=is_key)
+        size = self.heads * self.head_size
+        layers = len(self.encoder.encoders)
+        return TransformerLmState(PrefixCache.empty(layers, utterances, beams, size, dtype=dtype, device=device))
 
     def step(self, tokens: Tensor, state: TransformerLmState) -> tuple[Tensor, TransformerLmState]:
         """Last tokens (U, B) -> log-probabilities of the next (U, B, V)."""
-        is_key = torch.cat([state.is_key, (tokens != _BLANK).unsqueeze(-1)], dim=-1)
-        x = self.encoder.enter(self.embed(tokens.reshape(-1, 1)), first=state.is_key.size(-1))
-        bias = key_bias(is_key.flatten(0, 1), x.dtype)
-        keys, values = [], []
-        for block, old_keys, old_values in zip(self.encoder.encoders, state.keys, state.values, strict=True):
+        cache = state.tokens.extended(is_key=tokens != _BLANK)
+        bias = cache.bias()
+        x = self.encoder.enter(self.embed(tokens.reshape(-1, 1)), first=state.tokens.length).view(*tokens.shape, -1)
+        for layer, block in enumerate(self.encoder.encoders):
             assert isinstance(block, _Block)
-            x, new_keys, new_values = block.step(x, old_keys.flatten(0, 1), old_values.flatten(0, 1), bias)
-            keys.append(new_keys.unflatten(0, tokens.shape))
-            values.append(new_values.unflatten(0, tokens.shape))
-        log_probs = self.decoder(self.encoder.after_norm(x)).log_softmax(dim=-1)
-        return log_probs.view(*tokens.shape, -1), TransformerLmState(tuple(keys), tuple(values), is_key)
+            x = block.step(x, layer, cache, bias)
+        return self.decoder(self.encoder.after_norm(x)).log_softmax(dim=-1), TransformerLmState(cache)
 
 
 class _Encoder(nn.Module):
@@ -157,13 +151,9 @@ class _Block(nn.Module):
     def forward(self, x: Tensor, bias: Tensor) -> Tensor:
         return self._feed_forward(x + self.dropout(self.self_attn.attend_to_self(self.norm1(x), bias)))
 
-    def step(self, x: Tensor, keys: Tensor, values: Tensor, bias: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One more token x (N, 1, size), which attends to those before it and itself; the longer cache comes back."""
-        normalised = self.norm1(x)
-        new_keys, new_values = self.self_attn.project_memory(normalised)
-        keys, values = torch.cat([keys, new_keys], dim=2), torch.cat([values, new_values], dim=2)
-        attended = self.self_attn.attend(self.self_attn.project_query(normalised), keys, values, bias)
-        return self._feed_forward(x + attended), keys, values
+    def step(self, x: Tensor, layer: int, cache: PrefixCache, bias: Tensor) -> Tensor:
+        """One more token x (U, B, size) of every hypothesis, which attends to those before it and itself."""
+        return self._feed_forward(x + cache.attend(layer, self.self_attn, self.norm1(x), bias))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
         return x + self.dropout(self.feed_forward(self.norm2(x)))

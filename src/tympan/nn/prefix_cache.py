@@ -1,0 +1,84 @@
+"""Keys and values of a beam search's tokens, which stay where they are while hypotheses come and go.
+
+Hypotheses of an utterance grow out of each other. Copying the cache of a parent to its children costs more than the
+attention itself; so every token's key and value is kept once for its utterance, and a mask says which of them each
+hypothesis descends from. The beams of an utterance then are queries to the same keys: one product instead of many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from tympan.nn.attention import MultiHeadedAttention
+from tympan.nn.beam_state import PER_UTTERANCE, STATIC, BeamState
+from tympan.nn.masks import MASKED
+
+TIDY_EVERY = 16
+"""Tokens between two removals of what no hypothesis descends from any more: then few entries are left per token."""
+
+
+@dataclass(frozen=True)
+class PrefixCache(BeamState):
+    """U utterances, B beams. A step writes into the tensors of the cache that it extends: an old one is used up."""
+
+    is_own: Tensor  # (U, B, entries), whether the hypothesis descends from the entry
+    keys: tuple[Tensor, ...] = field(metadata=PER_UTTERANCE)  # a layer: (U, room for entries, size)
+    values: tuple[Tensor, ...] = field(metadata=PER_UTTERANCE)
+    length: int = field(metadata=STATIC)
+    """Tokens of each hypothesis."""
+
+    @classmethod
+    def empty(
+        cls, layers: int, utterances: int, beams: int, size: int, *, dtype: torch.dtype, device: torch.device
+    ) -> PrefixCache:
+        nothing = torch.empty((utterances, 0, size), dtype=dtype, device=device)
+        is_own = torch.empty((utterances, beams, 0), dtype=torch.bool, device=device)
+        return cls(is_own, (nothing,) * layers, (nothing,) * layers, 0)
+
+    def extended(self, is_key: Tensor | None = None) -> PrefixCache:
+        """With an entry for the next token of every hypothesis, to be filled in by `attend`.
+
+        `is_key` (U, B): tokens that may be attended to; all of them if it is not given.
+        """
+        cache = self._tidied() if self.length and self.length % TIDY_EVERY == 0 else self
+        utterances, beams, entries = cache.is_own.shape
+        new = torch.eye(beams, dtype=torch.bool, device=cache.is_own.device).expand(utterances, beams, beams)
+        if is_key is not None:
+            new = new & is_key.unsqueeze(1)
+        missing = entries + beams - cache.keys[0].size(1)
+        if missing > 0:
+            room = max(missing, entries)
+            keys, values = (tuple(pad(t, (0, 0, 0, room)) for t in tensors) for tensors in (cache.keys, cache.values))
+            cache = replace(cache, keys=keys, values=values)
+        return replace(cache, is_own=torch.cat([cache.is_own, new], dim=2), length=self.length + 1)
+
+    def bias(self) -> Tensor:
+        """(U, 1, B, entries): what to add to attention scores, so that hypotheses see their own tokens alone."""
+        bias = torch.zeros(self.is_own.shape, dtype=self.keys[0].dtype, device=self.is_own.device)
+        return bias.masked_fill_(~self.is_own, MASKED).unsqueeze(1)
+
+    def attend(self, layer: int, attention: MultiHeadedAttention, x: Tensor, bias: Tensor) -> Tensor:
+        """The newest tokens x (U, B, size) attend to their hypotheses so far, themselves included."""
+        beams, entries = self.is_own.shape[1:]
+        q, k, v = attention.project_step(x)
+        keys, values = self.keys[layer][:, :entries], self.values[layer][:, :entries]
+        keys[:, entries - beams :] = k
+        values[:, entries - beams :] = v
+        return attention.attend(q, attention.split_heads(keys), attention.split_heads(values), bias)
+
+    def _tidied(self) -> PrefixCache:
+        """Without the entries that nobody descends from; utterances with fewer keep some of them."""
+        is_used = self.is_own.any(1)
+        count = int(is_used.sum(1).max())
+        chosen = is_used.sort(dim=1, descending=True, stable=True).indices[:, :count]
+        index = chosen.unsqueeze(2).expand(-1, -1, self.keys[0].size(2))
+        return replace(
+            self,
+            is_own=self.is_own.gather(2, chosen.unsqueeze(1).expand(-1, self.is_own.size(1), -1)),
+            keys=tuple(t.gather(1, index) for t in self.keys),
+            values=tuple(t.gather(1, index) for t in self.values),
+        )
