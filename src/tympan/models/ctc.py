@@ -25,7 +25,7 @@ class Ctc(nn.Module):
         vocab_size: int,
         encoder_output_size: int,
         dropout_rate: float = 0.0,
-        ctc_type: Literal["builtin", "builtin2", "gtnctc", "brctc"] = "builtin",
+        ctc_type: Literal["builtin", "builtin2"] = "builtin",
         reduce: bool = True,
         ignore_nan_grad: bool | None = None,
         zero_infinity: bool = True,
@@ -34,8 +34,6 @@ class Ctc(nn.Module):
         brctc_risk_factor: float = 0.0,
     ) -> None:
         super().__init__()
-        if ctc_type not in ("builtin", "builtin2"):
-            raise UserError(f"ctc_type '{ctc_type}' needs a package that is not maintained; use 'builtin'")
         if not reduce:
             raise UserError("ctc_conf reduce: false gives one loss an utterance, which can't be trained on; use true")
         self.ctc_lo = nn.Linear(encoder_output_size, vocab_size)

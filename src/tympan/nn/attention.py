@@ -60,7 +60,8 @@ class MultiHeadedAttention(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         out = torch.zeros_like(v)
         for start, end in context.spans:
-            out[:, :, start:end] = _fused(*(part[:, :, start:end] for part in (q, k, v)), None, dropout_p=0.0)
+            span = slice(start, end)
+            out[:, :, span] = _fused(q[:, :, span], k[:, :, span], v[:, :, span], None, dropout_p=0.0)
         return self._join_heads(out)
 
     def attend_to_self(self, x: Tensor, bias: Tensor) -> Tensor:
@@ -175,8 +176,8 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         for start, end in context.spans:
             own = table[:, :, middle - (end - start) + 1 : middle + end - start]
             bias = self._by_position(place[:, start:end], own, context).transpose(0, 1) / math.sqrt(self.head_size)
-            parts = (self.split_heads(part[:, start:end]) for part in (content, k, v))
-            out[:, start:end] = _fused(*parts, bias, dropout_p=0.0).transpose(1, 2).flatten(2)
+            query, key, value = (self.split_heads(part[:, start:end]) for part in (content, k, v))
+            out[:, start:end] = _fused(query, key, value, bias, dropout_p=0.0).transpose(1, 2).flatten(2)
         return self.linear_out(out)  # type: ignore[no-any-return]
 
     def _project_table(self, table: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ class BranchformerEncoder(nn.Module):
         self.normalizes_intermediate = True
         self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
-        self.reach = None
+        self.reach: int | None = None
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), zero beyond the lengths (batch,)."""

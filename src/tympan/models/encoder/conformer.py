@@ -130,7 +130,7 @@ class ConformerEncoder(nn.Module):
         self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
         kernel = max(cnn_module_kernel if use_cnn_module else 1, positionwise_conv_kernel_size)
-        self.reach = None if attention.startswith("legacy") else kernel // 2
+        self.reach: int | None = None if attention.startswith("legacy") else kernel // 2
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), zero beyond the lengths (batch,)."""

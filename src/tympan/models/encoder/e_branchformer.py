@@ -124,7 +124,7 @@ class EBranchformerEncoder(nn.Module):
         self.normalizes_intermediate = False
         self.checkpointed_layers = frozenset(gradient_checkpoint_layers)
         self.grad_checkpointing = False
-        self.reach = None
+        self.reach: int | None = None
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), zero beyond the lengths (batch,)."""

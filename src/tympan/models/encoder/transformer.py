@@ -97,7 +97,7 @@ class TransformerEncoder(nn.Module):
         self.normalizes_intermediate = True
         self.checkpointed_layers = frozenset[int]()
         self.grad_checkpointing = False
-        self.reach = positionwise_conv_kernel_size // 2
+        self.reach: int | None = positionwise_conv_kernel_size // 2
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), zero beyond the lengths (batch,)."""
