@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,27 @@ rel-pos-type: latest
 macaron-style: true
 use-cnn-module: true
 cnn-module-kernel: 15
+"""
+RNN = """\
+etype: vggblstm
+elayers: 3
+eunits: 1024
+eprojs: 1024
+subsample: "1_2_2_1_1"
+dlayers: 2
+dunits: 1024
+atype: location
+adim: 1024
+aconv-chans: 10
+aconv-filts: 100
+mtlalpha: 0.5
+batch-size: 30
+maxlen-in: 800
+maxlen-out: 150
+opt: adadelta
+epochs: 10
+patience: 0
+sampling-probability: 0.0
 """
 LM = "layer: 2\nunit: 650\nopt: sgd\nbatchsize: 64\nepoch: 20\npatience: 3\nmaxlen: 100\n"
 DECODE = "batchsize: 0\nbeam-size: 10\npenalty: 0.0\nctc-weight: 0.5\nlm-weight: 0.7\nngram-weight: 0.3\n"
@@ -176,6 +198,55 @@ def test_defaults_that_espnet1_does_not_write_are_kept() -> None:
     assert found["patience"] == 3
 
 
+def test_the_aishell_rnn(capsys: pytest.CaptureFixture[str]) -> None:
+    found = translated(RNN)
+    assert (found["encoder"], found["decoder"], found["init"]) == ("vgg_rnn", "rnn", "chainer")
+    assert found["encoder_conf"] == {
+        "rnn_type": "lstm", "bidirectional": True, "use_projection": False,
+        "num_layers": 3, "hidden_size": 1024, "output_size": 1024, "dropout": 0.0,
+    }  # fmt: skip
+    decoder = found["decoder_conf"]
+    assert (decoder["num_layers"], decoder["hidden_size"], decoder["rnn_type"]) == (2, 1024, "lstm")
+    assert decoder["att_conf"] == {"atype": "location", "adim": 1024, "aconv_chans": 10, "aconv_filts": 100}
+    assert (found["model_conf"]["ctc_weight"], found["optim"], found["batch_size"]) == (0.5, "adadelta", 30)
+    assert (found["fold_length"], found["max_epoch"], found["patience"]) == ([800, 150], 10, None)
+
+
+@pytest.mark.parametrize(
+    ("etype", "encoder", "conf"),
+    [
+        ("blstmp", "rnn", {"bidirectional": True, "use_projection": True, "subsample": [2, 2, 1]}),
+        ("gru", "rnn", {"bidirectional": False, "use_projection": False, "subsample": [1, 1, 1]}),
+        ("vgggrup", "vgg_rnn", {"bidirectional": False, "use_projection": True}),
+    ],
+)
+def test_encoders_of_the_rnn(etype: str, encoder: str, conf: dict[str, Any]) -> None:
+    found = translated(RNN.replace("etype: vggblstm", f"etype: {etype}"))
+    assert found["encoder"] == encoder
+    assert {key: found["encoder_conf"].get(key) for key in ("bidirectional", "use_projection", "subsample")} == {
+        "subsample": None,
+        **conf,
+    }
+    assert found["encoder_conf"]["rnn_type"] == ("gru" if "gru" in etype else "lstm")
+
+
+def test_the_translated_rnn_learns(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from tympan.models.build import build_asr_model
+
+    small = RNN.replace("1024", "8").replace("elayers: 3", "elayers: 1")
+    tokens = ["<blank>", "<unk>", "a", "b", "<sos/eos>"]
+    config = parse_training(AsrTrainConfig, ["--config", write(tmp_path / "rnn.yaml", small)], prog="t")
+    model = build_asr_model(replace(config, token_list=tokens))
+    lengths = torch.tensor([40, 32])
+    loss = model(
+        speech=torch.randn(2, 40, 83), speech_lengths=lengths,
+        text=torch.tensor([[2, 3], [3, -1]]), text_lengths=torch.tensor([2, 1]),
+    )  # fmt: skip
+    loss.value.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
 def test_the_command_line_still_wins(tmp_path: Path) -> None:
     argv = ["--config", write(tmp_path / "a.yaml", KERNEL15), "--encoder_conf", "num_blocks=2", "--batch_size", "4"]
     config = parse_training(AsrTrainConfig, argv, prog="t")
@@ -192,7 +263,13 @@ def test_the_command_line_still_wins(tmp_path: Path) -> None:
             "old.yaml:12: sortagrad: -1 has no translation; only 0 has",
         ),
         (KERNEL15.replace("opt: noam", "opt: sgd"), "opt: noam, adam and adadelta are translated, not 'sgd'"),
-        ("elayers: 3\netype: vggblstm\n", "only ESPnet1's Conformer and Transformer are translated"),
+        (
+            "elayers: 3\nmodel-module: espnet.nets.pytorch_backend.e2e_asr_transducer:E2E\n",
+            "only ESPnet1's Conformer, Transformer and RNN are translated, not espnet.nets.pytorch_backend.e2e_asr_tr",
+        ),
+        ("elayers: 3\netype: vggblst\n", "old.yaml:2: etype: vggblst is none of ESPnet1's"),
+        ("elayers: 3\nsubsample: 2,1\n", "old.yaml:2: subsample: 2,1 must be numbers between '_'"),
+        (RNN.replace("eprojs: 1024", "eproj: 1024"), "'eproj' is no key of an ESPnet1 file that Tympan can translate"),
         (SPECAUG.replace("time_warp", "delta"), "the processing step 'delta' has no translation"),
     ],
 )

@@ -28,6 +28,7 @@ def resolved(schema: type[Any], *files: Path) -> str:
         (AsrTrainConfig, "tuning/train_pytorch_conformer_kernel15.yaml", "train_asr_conformer_kernel15.yaml"),
         (AsrTrainConfig, "tuning/train_pytorch_conformer_kernel31.yaml", "train_asr_conformer_kernel31.yaml"),
         (AsrTrainConfig, "tuning/train_pytorch_transformer.yaml", "train_asr_transformer.yaml"),
+        (AsrTrainConfig, "tuning/train_rnn.yaml", "train_asr_rnn.yaml"),
         (AsrTrainConfig, "specaug.yaml", "specaug.yaml"),
         (LmTrainConfig, "lm.yaml", "train_lm.yaml"),
     ],

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tympan.config.mistakes import did_you_mean
 from tympan.config.resolve import Conflict
 
 Values = Mapping[str, Any]
@@ -24,6 +25,7 @@ def check_together(values: Values) -> Iterator[Conflict]:
         yield Conflict(("write_collected_feats", "collect_stats"), "needs --collect_stats true")
     if values["exclude_weight_decay_conf"] and not values["exclude_weight_decay"]:
         yield Conflict(("exclude_weight_decay_conf", "exclude_weight_decay"), "needs --exclude_weight_decay true")
+    yield from _weight_decay(values["exclude_weight_decay_conf"])
 
 
 def _ranges(values: Values) -> Iterator[Conflict]:
@@ -32,9 +34,23 @@ def _ranges(values: Values) -> Iterator[Conflict]:
         for number in value if isinstance(value, list) else [value]:
             if number is not None and number < least:
                 yield Conflict((name,), f"must be at least {least}, found {number}")
+    if values["grad_clip"] < 0.0:
+        # torch would turn the gradient around
+        yield Conflict(("grad_clip",), f"must not be negative, found {values['grad_clip']}; inf clips nothing")
     for name in ("rir_apply_prob", "noise_apply_prob"):
         if not 0.0 <= values.get(name, 0.0) <= 1.0:
             yield Conflict((name,), f"must lie between 0 and 1, found {values[name]}")
+
+
+def _weight_decay(conf: Values) -> Iterator[Conflict]:
+    kinds = {"bias_weight_decay": bool, "normalization_weight_decay": bool, "keys": list}
+    for key, value in conf.items():
+        if key not in kinds:
+            hint = did_you_mean(key, kinds) or f" Its keys: {', '.join(kinds)}"
+            yield Conflict(("exclude_weight_decay_conf",), f"there is no key '{key}'.{hint}")
+        elif not isinstance(value, kinds[key]):
+            wanted = "a list of parts of weights' names" if key == "keys" else "true or false"
+            yield Conflict(("exclude_weight_decay_conf",), f"{key} wants {wanted}, found {value!r}")
 
 
 def _devices(values: Values) -> Iterator[Conflict]:

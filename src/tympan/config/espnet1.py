@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tympan.config.espnet1_file import Translation, show
 from tympan.config.espnet1_keys import (
     ASR,
     ASR_DEFAULTS,
@@ -21,12 +22,12 @@ from tympan.config.espnet1_keys import (
     LM,
     LM_DEFAULTS,
     LM_SIGNS,
+    RNN,
+    RNN_DEFAULTS,
     TRANSFORMER_LM,
     TRANSFORMER_LM_DEFAULTS,
-    Names,
 )
-from tympan.config.mistakes import Mistakes, nearest
-from tympan.config.yaml_text import Document, KeyPath
+from tympan.config.yaml_text import Document
 
 FBANK_PITCH_SIZE = 83
 
@@ -58,90 +59,14 @@ def translation_of(document: Document) -> Translation | None:
     return None
 
 
-class Translation:
-    """Keys of an ESPnet1 file, taken one by one and put where they belong."""
-
-    def __init__(self, document: Document) -> None:
-        self.source = document
-        self.left = {key.replace("-", "_"): (key, value) for key, value in document.value.items()}
-        self.document = Document(document.name, {})
-        self.notes: list[str] = []
-        self.mistakes = Mistakes()
-        self.known: set[str] = set()
-
-    def take(self, key: str, default: Any = None) -> Any:
-        """The value of a key, which is then dealt with."""
-        self.known.add(key)
-        return self.left.pop(key)[1] if key in self.left else default
-
-    def put(self, target: str, value: Any, key: str | None = None) -> None:
-        """Set `option` or `option.key` of the translated file; `key` is where it came from."""
-        place = self.document.value
-        *outer, last = target.split(".")
-        for part in outer:
-            place = place.setdefault(part, {})
-        place[last] = value
-        path: KeyPath = tuple(target.split("."))
-        if key is not None:
-            self.document.lines[path] = self._line(key)
-
-    def note(self, key: str, text: str) -> None:
-        """Say what a key became."""
-        self.notes.append(f"{self.source.name}:{self._line(key)}: {text}")
-
-    def add(self, text: str) -> None:
-        """Say what ESPnet1 implies without a key."""
-        self.notes.append(f"{self.source.name}: {text}")
-
-    def refuse(self, key: str, text: str) -> None:
-        """A key that has no translation."""
-        self.mistakes.add(f"{self.source.name}:{self._line(key)}", text)
-
-    def rename(self, names: Names, defaults: Mapping[str, Any]) -> None:
-        """Keys that only change their name; ESPnet1's defaults are written out."""
-        for key, targets in names.items():
-            self.known.add(key)
-            is_given = key in self.left
-            if not is_given and key not in defaults:
-                continue
-            value = self.take(key, defaults.get(key))
-            for target in targets:
-                self.put(target, value, key if is_given else None)
-            if is_given:
-                became = ", ".join(f"{target}: {_show(value)}" for target in targets) or "nothing: it is not needed"
-                self.note(key, f"{self._written(key)}: {_show(value)} became {became}")
-            elif targets:
-                self.add(f"{key}, ESPnet1's default {_show(value)}, became {', '.join(targets)}")
-
-    def drop(self, key: str, reason: str) -> None:
-        """A key that nothing reads any more."""
-        if key in self.left:
-            value = self.take(key)
-            self.note(key, f"{self._written(key)}: {_show(value)} became nothing: {reason}")
-        self.known.add(key)
-
-    def finish(self) -> None:
-        """What is left is unknown: a mistake, all of them together."""
-        for key, (written, _) in self.left.items():
-            near = nearest(key, self.known)
-            hint = f" Did you mean '{near.replace('_', '-')}'?" if near else " Remove it, or use ESPnet2's options"
-            self.refuse(key, f"'{written}' is no key of an ESPnet1 file that Tympan can translate.{hint}")
-        self.mistakes.check()
-        self.notes.sort(key=_line_of)
-
-    def _written(self, key: str) -> str:
-        return next((item for item in self.source.value if item.replace("-", "_") == key), key)
-
-    def _line(self, key: str) -> int:
-        return self.source.lines.get((self._written(key),), 1)
-
-
 def _translate_asr(file: Translation) -> None:
-    module = str(file.take("model_module", ""))
+    module = str(file.take("model_module", "espnet.nets.pytorch_backend.e2e_asr:E2E"))
+    if module.endswith("e2e_asr:E2E"):
+        _translate_rnn(file)
+        return
     kind = next((name for name in ("conformer", "transformer") if module.endswith(f"e2e_asr_{name}:E2E")), None)
     if kind is None:
-        found = module or "its RNN model, the default"
-        file.refuse("model_module", f"only ESPnet1's Conformer and Transformer are translated, not {found}")
+        file.refuse("model_module", f"only ESPnet1's Conformer, Transformer and RNN are translated, not {module}")
         kind = "transformer"
     file.put("encoder", kind, "model_module")
     file.put("decoder", "transformer", "model_module")
@@ -154,15 +79,68 @@ def _translate_asr(file: Translation) -> None:
     if kind == "conformer":
         file.rename(CONFORMER, CONFORMER_DEFAULTS)
     file.rename(ASR, {**ASR_DEFAULTS, **attention_dropout})
-    _refuse_unless(file, "transformer_decoder_selfattn_layer_type", ("selfattn",))
-    _refuse_unless(file, "transformer_encoder_selfattn_layer_type", ("selfattn",))
-    _refuse_unless(file, "lsm_type", ("", None))
-    _refuse_unless(file, "sortagrad", (0,))
-    _refuse_unless(file, "ctc_type", ("builtin", "warpctc", "cudnnctc", "gtnctc"))
+    file.refuse_unless("transformer_decoder_selfattn_layer_type", ("selfattn",))
+    file.refuse_unless("transformer_encoder_selfattn_layer_type", ("selfattn",))
     layers = file.take("intermediate_ctc_layer")
     if layers not in (None, ""):
         numbers = [int(item) for item in str(layers).split(",")]
         file.put("encoder_conf.interctc_layer_idx", numbers, "intermediate_ctc_layer")
+    _translate_training(file, adim)
+
+
+def _translate_rnn(file: Translation) -> None:
+    """The default model: (VGG and) LSTM or GRU encoder, RNN decoder with attention."""
+    etype = str(file.take("etype", "blstmp"))
+    found = re.fullmatch(r"(vgg)?(b)?(lstm|gru)(p)?", etype)
+    if found is None:
+        file.refuse("etype", f"etype: {etype} is none of ESPnet1's, such as vggblstmp, blstm or gru")
+        return
+    has_vgg, is_bidirectional, cell, is_projected = found.groups()
+    file.put("encoder", "vgg_rnn" if has_vgg else "rnn", "etype")
+    file.put("decoder", "rnn", "etype")
+    file.put("encoder_conf.rnn_type", cell, "etype")
+    file.put("encoder_conf.bidirectional", bool(is_bidirectional), "etype")
+    file.put("encoder_conf.use_projection", bool(is_projected), "etype")
+    file.note(
+        "etype",
+        f"etype: {etype} became encoder: {'vgg_rnn' if has_vgg else 'rnn'} with rnn_type: {cell}, bidirectional: "
+        f"{show(bool(is_bidirectional))}, use_projection: {show(bool(is_projected))}",
+    )
+    layers = int(file.left.get("elayers", ("", RNN_DEFAULTS["elayers"]))[1])
+    _subsample(file, layers, is_used=bool(is_projected) and not has_vgg, is_rnn=not has_vgg)
+    adim = file.left.get("adim", ("", RNN_DEFAULTS["adim"]))[1]
+    file.rename(RNN, RNN_DEFAULTS)
+    file.drop("lsm_weight", "ESPnet1's RNN smooths labels only with lsm-type")
+    file.put("init", "chainer")
+    file.put("model_conf.lsm_weight", 0.0)
+    file.put("model_conf.length_normalized_loss", False)
+    file.add(
+        "ESPnet1's RNN begins with Chainer's weights, and its attention loss grows with the length: init: chainer, "
+        "length_normalized_loss: false"
+    )
+    _translate_training(file, adim)
+
+
+def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -> None:
+    """`1_2_2_1`: the first number is for the input, and was never read."""
+    steps = str(file.take("subsample", "1")).split("_")
+    if not all(step.isdecimal() and int(step) > 0 for step in steps):
+        file.refuse("subsample", f"subsample: {'_'.join(steps)} must be numbers between '_', such as 1_2_2_1_1")
+        return
+    after = [int(step) for step in steps[1 : layers + 1]] if is_used else []
+    factors = after + [1] * (layers - len(after))
+    if is_rnn:
+        file.put("encoder_conf.subsample", factors, "subsample")
+        file.note("subsample", f"subsample: {'_'.join(steps)} became encoder_conf.subsample: {factors}")
+    else:
+        file.note("subsample", f"subsample: {'_'.join(steps)} became nothing: VGG subsamples by itself, as in ESPnet1")
+
+
+def _translate_training(file: Translation, adim: Any) -> None:
+    """What all of ESPnet1's recognisers have in common: optimiser, batches, stored features."""
+    file.refuse_unless("lsm_type", ("", None))
+    file.refuse_unless("sortagrad", (0,))
+    file.refuse_unless("ctc_type", ("builtin", "warpctc", "cudnnctc", "gtnctc"))
     _optimizer(file, adim)
     _patience(file, criterion="acc", mode="max")
     _batches(file)
@@ -181,7 +159,7 @@ def _translate_lm(file: Translation) -> None:
     if module in ("default", "seq_rnn"):
         file.put("lm", "seq_rnn", "model_module")
         unit = file.left.get("unit", ("", LM_DEFAULTS["unit"]))[1]
-        _refuse_unless(file, "embed_unit", (None, unit))
+        file.refuse_unless("embed_unit", (None, unit))
         file.rename(LM, LM_DEFAULTS)
     elif module == "transformer":
         file.put("lm", "transformer", "model_module")
@@ -200,7 +178,7 @@ def _translate_lm(file: Translation) -> None:
         file.refuse("opt", f"opt: sgd and adam are translated, not '{name}'")
     if (decay := file.take("weight_decay")) is not None:
         file.put("optim_conf.weight_decay", decay, "weight_decay")
-    _refuse_unless(file, "sortagrad", (0,))
+    file.refuse_unless("sortagrad", (0,))
     _patience(file, criterion="loss", mode="min")
     length = file.take("maxlen", 40)
     file.put("batch_type", "folded", "maxlen")
@@ -269,9 +247,9 @@ def _optimizer(file: Translation, adim: Any) -> None:
         file.put("scheduler_conf", {"model_size": adim, "warmup_steps": warmup}, "opt")
         file.note(
             "opt",
-            f"opt: noam, transformer-lr: {_show(rate)}, transformer-warmup-steps: {warmup} became optim: adam "
+            f"opt: noam, transformer-lr: {show(rate)}, transformer-warmup-steps: {warmup} became optim: adam "
             "(0.9, 0.98, 1e-9), "
-            f"optim_conf.lr: {_show(rate)}, scheduler: noamlr with model_size: {adim}: the same rate at every step",
+            f"optim_conf.lr: {show(rate)}, scheduler: noamlr with model_size: {adim}: the same rate at every step",
         )
     elif name == "adam":
         file.put("optim", "adam", "opt")
@@ -303,8 +281,8 @@ def _batches(file: Translation) -> None:
     size = file.take("batch_size", 0) or file.take("batch_seqs", 0)
     bins, frames = file.take("batch_bins", 0), file.take("batch_frames_in", 0)
     fold = [file.take("maxlen_in", 800), file.take("maxlen_out", 150)]
-    _refuse_unless(file, "batch_frames_out", (0,))
-    _refuse_unless(file, "batch_frames_inout", (0,))
+    file.refuse_unless("batch_frames_out", (0,))
+    file.refuse_unless("batch_frames_inout", (0,))
     if count == "auto":
         count = "seq" if size else "bin" if bins else "frame"
     if count == "seq":
@@ -323,26 +301,3 @@ def _batches(file: Translation) -> None:
         file.put("batch_type", batch_type, key)
         file.put("batch_bins", number, key)
         file.note(key, f"batch-count: {count} became batch_type: {batch_type}, batch_bins: {number}")
-
-
-def _refuse_unless(file: Translation, key: str, allowed: tuple[Any, ...]) -> None:
-    written = file.left.get(key, (key, None))[0]
-    file.known.add(key)
-    if key not in file.left:
-        return
-    if (value := file.take(key)) in allowed:
-        file.note(key, f"{written}: {_show(value)} became nothing: it is so anyway")
-    else:
-        file.refuse(key, f"{written}: {_show(value)} has no translation; only {_show(allowed[0])} has")
-
-
-def _line_of(note: str) -> int:
-    """Notes in the order of the file, what ESPnet1 implies after them."""
-    match = re.match(r".*?:(\d+): ", note)
-    return int(match[1]) if match else sys.maxsize
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -12,7 +12,6 @@ _WRITTEN = frozenset({"config", "print_config", "required", "version", "distribu
 # Keys by `option:class` that only ESPnet2's class reads, with its defaults: taken at the default, refused otherwise.
 LACKING: dict[str, dict[str, Any]] = {
     "ctc_conf:": {
-        "ctc_type": "builtin",
         "reduce": True,
         "brctc_risk_strategy": "exp",
         "brctc_group_strategy": "end",
@@ -22,8 +21,6 @@ LACKING: dict[str, dict[str, Any]] = {
         "aux_ctc": None,
         "transducer_multi_blank_durations": [],
         "transducer_multi_blank_sigma": 0.05,
-        "autocast_frontend": False,
-        "lang_token_id": -1,
     },
     "preprocessor_conf:default": {
         "whisper_language": None,

@@ -113,7 +113,7 @@ class TrainConfig:
     keep_nbest_models: list[int] = option([10], help="models to keep and average", group=TRAINER)
     keep_last_models: int = option(1, help="models of the last epochs to keep besides (Tympan)", group=TRAINER)
     nbest_averaging_interval: int = option(0, help="epochs between averagings; 0 is only at the end", group=TRAINER)
-    grad_clip: float = option(5.0, help="norm at which gradients are clipped", group=TRAINER)
+    grad_clip: float = option(5.0, help="norm at which gradients are clipped; inf for never", group=TRAINER)
     grad_clip_type: float = option(2.0, help="p of that norm; may be inf", group=TRAINER)
     grad_noise: bool = option(False, help="add noise to gradients", group=TRAINER)
     accum_grad: int = option(1, help="batches to a step", group=TRAINER)
@@ -204,7 +204,11 @@ class TrainConfig:
     allow_multi_rates: bool = option(False, help="let recordings have several rates", group=DATA)
     valid_max_cache_size: float | str | None = not_yet(None, instead="the operating system caches files")
     exclude_weight_decay: bool = option(False, help="no weight decay for biases and norms", group=OPTIMIZER)
-    exclude_weight_decay_conf: dict[str, Any] = option({}, help="bias, norm, keys: which of them", group=OPTIMIZER)
+    exclude_weight_decay_conf: dict[str, Any] = option(
+        {},
+        help="bias_weight_decay, normalization_weight_decay: true lets these decay; keys: names that don't (Tympan)",
+        group=OPTIMIZER,
+    )
     optim: str = choice(OPTIMIZERS, "adadelta", help="optimizer", group=OPTIMIZER)
     optim_conf: dict[str, Any] = conf_of("optim", help="its parameters", group=OPTIMIZER)
     scheduler: str | None = choice(SCHEDULERS, None, help="learning-rate scheduler", group=OPTIMIZER)
