@@ -1,9 +1,10 @@
-"""A long run that is killed again and again: memory must not grow, and the weights must be those of a quiet run.
+"""A run that is killed again and again: nothing may grow, and the weights must be those of a quiet run.
 
-    python benchmarks/soak.py [--minutes 10] [--epochs 200]
+    python benchmarks/soak.py [--minutes 10]
 
-Trains two processes on a corpus of beeps, kills one with kill -9 every few seconds, and prints the deaths, the steps,
-the memory of a worker early and late in its life, and whether the result equals that of one undisturbed process.
+Trains two processes on a corpus of beeps and kills one of them with kill -9 at random moments for two thirds of the
+time; in the last third it watches the memory and the open files of a worker. Then both this run and one quiet process
+are brought to the same epoch, and their weights compared. All of it takes about twice the minutes.
 """
 
 from __future__ import annotations
@@ -17,69 +18,105 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration"))
 
+SETTLED_S = 10.0
+"""A worker has allocated what it needs by then."""
 
-def main() -> None:
+
+@dataclass(frozen=True)
+class Usage:
+    """Of one process."""
+
+    memory_mb: float
+    open_files: int
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="how long to disturb; then the run may finish")
-    parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--minutes", type=float, default=10.0, help="of the disturbed run")
     options = parser.parse_args()
-    from test_distributed import STEADY, largest_difference, workers_of
+    from test_distributed import STEADY, largest_difference
     from train_corpus import command, environment, make_corpus
 
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         config = make_corpus(directory, utterances=40)
-        common = (*STEADY, "--max_epoch", str(options.epochs), "--keep_nbest_models", "1")
-        quiet = command(config, directory / "quiet", *common)
-        subprocess.run(quiet, env=environment(), check=True, stderr=subprocess.DEVNULL)
-        output = directory / "disturbed"
-        disturbed = command(config, output, *common, "--nproc", "2", "--max_restarts", "100000")
-        process = subprocess.Popen(disturbed, env=environment(), stderr=subprocess.DEVNULL)
-        deaths, early, late = disturb(process, workers_of, minutes=options.minutes)
-        code = process.wait()
-        steps = len(re.findall(r"epoch:train:", (output / "train.log").read_text(encoding="utf-8")))
-        model = f"{options.epochs}epoch.pth"
-        difference = largest_difference(directory / "quiet" / model, output / model)
-    print(f"exit code {code}, {deaths} deaths, {steps} steps logged (repeated ones included)")
-    print(f"memory of a worker: {early:.0f} MB when young, {late:.0f} MB when old")
+        output, quiet = directory / "disturbed", directory / "quiet"
+        several = (*STEADY, "--nproc", "2", "--max_restarts", "100000", "--resume", "true")
+
+        def train(*arguments: str) -> None:
+            subprocess.run(command(config, *arguments), env=environment(), check=True, stderr=subprocess.DEVNULL)  # type: ignore[arg-type]
+
+        endless = command(config, output, *several, "--max_epoch", "1000000")
+        process = subprocess.Popen(endless, env=environment(), stderr=subprocess.DEVNULL)
+        deaths = disturb(process, seconds=40 * options.minutes)
+        early, late = watch(process, seconds=20 * options.minutes)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        log = (output / "train.log").read_text(encoding="utf-8")
+        last = 1 + max((int(number) for number in re.findall(r"(\d+)epoch results", log)), default=0)
+        train(output, *several, "--max_epoch", str(last))
+        train(quiet, *STEADY, "--max_epoch", str(last))
+        difference = largest_difference(quiet / f"{last}epoch.pth", output / f"{last}epoch.pth")
+    steps = len(re.findall(r"epoch:train:", log))
+    grown = late.memory_mb / early.memory_mb - 1
+    print(
+        f"{deaths} deaths in {options.minutes:g} minutes, {last} epochs, {steps} steps logged (repeated ones included)"
+    )
+    print(
+        f"memory of a worker: {early.memory_mb:.0f} MB when settled, {late.memory_mb:.0f} MB at the end ({grown:+.1%})"
+    )
+    print(f"its open files: {early.open_files} and {late.open_files}")
     print(f"largest difference of a weight from the quiet run: {difference:.2e}")
+    is_good = deaths > 0 and grown < 0.05 and late.open_files <= early.open_files and difference < 1e-7
+    print("good" if is_good else "NOT good: something grew or the weights differ")
+    return 0 if is_good else 1
 
 
-def disturb(process: subprocess.Popen[bytes], workers_of, *, minutes: float) -> tuple[int, float, float]:  # type: ignore[no-untyped-def]
-    """Kill a random worker now and then; returns the deaths and the memory after two seconds and before each death."""
+def disturb(process: subprocess.Popen[bytes], *, seconds: float) -> int:
+    """Kill a random worker at random moments; how often."""
+    from test_distributed import workers_of
+
     chance = random.Random(0)
-    deaths, early, late = 0, 0.0, 0.0
-    end = time.monotonic() + 60 * minutes
+    deaths = 0
+    end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         workers = workers_of(process.pid)
-        if len(workers) < 2:
-            time.sleep(0.2)
-            continue
-        time.sleep(8.0)
-        victim = chance.choice(workers)
-        early = early or memory_mb(victim)
-        time.sleep(chance.uniform(2.0, 12.0))
-        late = memory_mb(victim) or late
-        try:
-            os.kill(victim, signal.SIGKILL)
-            deaths += 1
-        except ProcessLookupError:
-            continue
-    return deaths, early, late
+        if len(workers) == 2:
+            time.sleep(chance.uniform(0.0, 12.0))
+            try:
+                os.kill(chance.choice(workers), signal.SIGKILL)
+                deaths += 1
+            except ProcessLookupError:
+                continue
+        time.sleep(0.5)
+    return deaths
 
 
-def memory_mb(pid: int) -> float:
-    try:
-        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0.0
-    found = re.search(r"VmRSS:\s+(\d+)", text)
-    return int(found[1]) / 1024 if found else 0.0
+def watch(process: subprocess.Popen[bytes], *, seconds: float) -> tuple[Usage, Usage]:
+    """What the first worker uses when it has settled, and at the end."""
+    from test_distributed import workers_of
+
+    end = time.monotonic() + max(seconds, 3 * SETTLED_S)
+    while len(workers := workers_of(process.pid)) < 2:
+        time.sleep(0.2)
+    time.sleep(SETTLED_S)
+    early = usage(workers[0])
+    while time.monotonic() < end and process.poll() is None:
+        time.sleep(0.5)
+    return early, usage(workers[0])
+
+
+def usage(pid: int) -> Usage:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    found = re.search(r"VmRSS:\s+(\d+)", status)
+    assert found is not None
+    return Usage(int(found[1]) / 1024, len(os.listdir(f"/proc/{pid}/fd")))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
