@@ -39,6 +39,7 @@ def test_a_words_confidence_is_the_mean_of_its_tokens() -> None:
 def test_ctm_lines() -> None:
     words = words_of(hypothesis("GO ON", ["▁GO", "▁O", "N"]))
     assert ctm("utt", words) == "utt 1 0.000 0.050 GO 0.500\nutt 1 0.100 0.150 ON 0.515\n"
+    assert ctm("my talk", words[:1]) == "my_talk 1 0.000 0.050 GO 0.500\n"
 
 
 def test_subtitles_break_at_pauses_and_long_lines() -> None:

@@ -25,13 +25,34 @@ class Options:
     decode_config: Path | None = option(
         None, help="YAML with decode settings (beam_size, ctc_weight, ...) to bring along"
     )
-    push_to: str | None = option(None, help="OWNER/NAME on the model hub to publish the folder as (needs tympan[hub])")
+    push_to: str | None = option(
+        None, help="OWNER/NAME on the model hub to publish the folder as, packed now or before (needs tympan[hub])"
+    )
     allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan pack", description=__doc__)
 
+    from tympan.decode.hub import check_can_publish, publish
+
+    if options.push_to is not None:
+        check_can_publish(options.push_to)
+    folder = options.output_dir
+    if not _is_packed_already(options):
+        _pack(options)
+    if options.push_to is not None:
+        print(f"published: {publish(folder, options.push_to)}")
+    return 0
+
+
+def _is_packed_already(options: Options) -> bool:
+    """`tympan pack FOLDER --push_to NAME` publishes a folder that was packed before."""
+    sources = (options.model, options.asr_train_config, options.asr_model_file)
+    return options.push_to is not None and not any(sources) and (options.output_dir / "config.yaml").exists()
+
+
+def _pack(options: Options) -> None:
     from tympan.decode.pack import pack_model
 
     folder = pack_model(
@@ -42,9 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder}: {size / 1e6:.1f} MB. Try: tympan transcribe {folder} AUDIO")
-    if options.push_to is not None:
-        print(f"published: {_publish(folder, options.push_to)}")
-    return 0
 
 
 def _files(options: Options) -> Any:
@@ -72,16 +90,6 @@ def _settings(path: Path | None) -> Any:
     rules = Rules(translate=translate_espnet1)
     inference = resolve(InferenceOptions, [read_layer(path, rules)], rules=rules, is_complete=False)
     return DecodeSettings(**{item.name: getattr(inference, item.name) for item in dataclasses.fields(DecodeSettings)})
-
-
-def _publish(folder: Path, name: str) -> str:
-    try:
-        from huggingface_hub import HfApi
-    except ImportError:
-        raise UserError("--push_to needs the package huggingface_hub: pip install 'tympan[hub]'") from None
-    hub = HfApi()
-    hub.create_repo(name, exist_ok=True)
-    return str(hub.upload_folder(folder_path=folder, repo_id=name))
 
 
 if __name__ == "__main__":

@@ -44,11 +44,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     formats = [name for name in ("json", "srt", "ctm") if getattr(options, name)] or ["text"]
     if len(formats) > 1 and options.output_dir is None:
         raise UserError(f"--{' and --'.join(formats)} together need --output_dir: the terminal takes one of them")
+    if options.output_dir is not None:
+        _check_names(options.files)
     recognizer = _recognizer(options)
     failures = 0
     for path, hypothesis in _transcribed(recognizer, options.files):
         if isinstance(hypothesis, str):
-            print(f"tympan: not transcribed: {path}: {hypothesis}", file=sys.stderr)
+            named = hypothesis if hypothesis.startswith(f"{path}:") else f"{path}: {hypothesis}"
+            print(f"tympan: not transcribed: {named}", file=sys.stderr)
             failures += 1
             continue
         for name in formats:
@@ -60,6 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 print(text, end="", flush=True)
     return 1 if failures else 0
+
+
+def _check_names(files: Sequence[Path]) -> None:
+    """a/1.wav and b/1.wav would both be written to 1.txt."""
+    first: dict[str, Path] = {}
+    for path in files:
+        other = first.setdefault(path.stem, path)
+        if other is not path:
+            raise UserError(f"--output_dir would hold {path.stem}.* of both {other} and {path}: transcribe them apart")
 
 
 def _recognizer(options: Options) -> Any:

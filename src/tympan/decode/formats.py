@@ -43,7 +43,11 @@ def words_of(hypothesis: Hypothesis) -> list[Word]:
 
 
 def ctm(name: str, words: Sequence[Word], *, channel: str = "1") -> str:
-    """NIST's time-marked conversation format: name, channel, start, duration, word, confidence."""
+    """NIST's time-marked conversation format: name, channel, start, duration, word, confidence.
+
+    Blanks separate its columns, so those in a name become '_'.
+    """
+    name = "_".join(name.split())
     return "".join(
         f"{name} {channel} {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.text} {word.confidence:.3f}\n"
         for word in words

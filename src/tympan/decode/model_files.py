@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from tympan.decode.hub import download
 from tympan.errors import UserError
 
 CONFIG = "config.yaml"
@@ -83,21 +84,6 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
         root=folder,
         settings=_read_mapping(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
     )
-
-
-def download(name: str) -> Path:
-    """OWNER/NAME of a model hub, into its cache."""
-    if name.count("/") != 1 or name.startswith((".", "/", "~")):
-        raise UserError(f"{name}: no such folder (and OWNER/NAME would be a model of the hub)")
-    try:
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError
-    except ImportError:
-        raise UserError(f"{name}: no such folder; to load it from a model hub: pip install 'tympan[hub]'") from None
-    try:
-        return Path(snapshot_download(name))
-    except (HfHubHTTPError, OSError, ValueError) as error:
-        raise UserError(f"{name}: no such folder, and the model hub says: {error}") from None
 
 
 def _published(folder: Path) -> ModelFiles:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from tympan.decode.load import load_model
 from tympan.decode.model_files import CONFIG, SETTINGS, ModelFiles, find_model
@@ -118,10 +118,9 @@ def _tokens(values: Mapping[str, Any], files: ModelFiles) -> list[str]:
 def _write_weights(source: Path, target: Path) -> None:
     # A tensor that shares its memory with another can't be saved as it is.
     weights = {name: value.clone().contiguous() for name, value in load_weights(source).items()}
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_suffix(".part")
-    save_file(weights, temporary)
-    temporary.replace(target)
+    # Not save_file: its files are private to the user who packs, and a packed model is for others.
+    with atomic_write(target, "wb") as stream:
+        stream.write(save(weights))
 
 
 def _read(path: Path) -> dict[str, Any]:

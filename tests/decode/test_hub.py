@@ -1,0 +1,93 @@
+"""Packed models on a hub: the real package against a hub on loopback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tympan.decode.hub import check_can_publish, download
+from tympan.errors import UserError
+
+# The package reads its settings when it is imported, so it lives in a process of its own, with the hub.
+SESSION = """
+import contextlib, io, json, os, sys
+from hub_server import serving
+
+def run(*arguments):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = cli(list(arguments))
+    return code, out.getvalue(), err.getvalue()
+
+with serving() as hub:
+    os.environ["HF_ENDPOINT"] = hub.address
+    from tympan.bin.main import cli
+
+    config, weights, wav, folder = sys.argv[1:]
+    files = ("--asr_train_config", config, "--asr_model_file", weights)
+    hub.refuses = True
+    refused = run("pack", folder, *files, "--push_to", "me/tiny")
+    hub.refuses = False
+    published = run("pack", folder, "--push_to", "me/tiny")
+    heard = [run("transcribe", name, wav, "--maxlenratio", "-3") for name in (folder, "me/tiny")]
+    unknown = run("transcribe", "me/other", wav)
+    print(json.dumps({
+        "address": hub.address, "refused": refused, "published": published, "heard": heard, "unknown": unknown,
+        "files": sorted(hub.repositories["me/tiny"]),
+    }))
+"""
+
+
+def test_a_folder_goes_to_the_hub_and_comes_back_by_name(golden: Path, tmp_path: Path) -> None:
+    pytest.importorskip("huggingface_hub")
+    model, wav = golden / "espnet2" / "transformer", golden / "espnet2" / "an4_trained" / "wav" / "an253-fash-b.wav"
+    settings = {"HF_HOME": str(tmp_path), "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_XET": "1"}
+    settings |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "NO_PROXY": "127.0.0.1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SESSION, model / "config.yaml", model / "model.pth", wav, tmp_path / "packed"],
+        env={**os.environ, **settings, "PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout.splitlines()[-1])
+    code, _, told = seen["refused"]
+    assert code == 2
+    assert "could not be published as me/tiny" in told
+    # The folder was packed by then: publishing it is all that was left to do.
+    assert seen["published"][:2] == [0, f"published: {seen['address']}/me/tiny\n"]
+    assert seen["files"] == ["config.yaml", "model.safetensors"]
+    assert seen["heard"][0] == seen["heard"][1]
+    assert seen["heard"][0][0] == 0
+    code, _, told = seen["unknown"]
+    assert (code, "the model hub says" in told) == (2, True)
+
+
+def test_a_network_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = ModuleType("huggingface_hub")
+
+    def unreachable(name: str) -> str:
+        raise RuntimeError("nobody answers")
+
+    hub.snapshot_download = unreachable  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    with pytest.raises(
+        UserError, match="me/tiny: no such folder, and the model hub says: RuntimeError: nobody answers"
+    ):
+        download("me/tiny")
+
+
+def test_what_keeps_from_publishing_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="OWNER/NAME"):
+        check_can_publish("tiny")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(UserError, match=r"pip install 'tympan\[hub\]'"):
+        check_can_publish("me/tiny")
