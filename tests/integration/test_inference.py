@@ -134,6 +134,22 @@ def test_other_settings_in_the_same_place_are_refused(
     assert run(asr_inference.main, [*common, "--search", "ctc_prefix", "--beam_size", "3", "--resume", "false"]) == 0
 
 
+def test_results_of_a_model_before_more_training_are_not_taken(
+    an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = torch.load(an4 / "asr_model.pth", weights_only=True)
+    torch.save(weights, tmp_path / "model.pth")
+    common = ["--output_dir", str(tmp_path / "out"), *data_of(an4, tmp_path), "--search", "ctc_greedy"]
+    common += ["--asr_train_config", str(an4 / "asr_config.yaml"), "--asr_model_file", str(tmp_path / "model.pth")]
+    assert run(asr_inference.main, common) == 0
+    size = (tmp_path / "model.pth").stat().st_size
+    weights["ctc.ctc_lo.bias"] += 0.01
+    torch.save(weights, tmp_path / "model.pth")
+    assert (tmp_path / "model.pth").stat().st_size == size
+    assert run(asr_inference.main, common) == 2
+    assert "asr_model_file was" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_processes_change_nothing(an4: Path, tmp_path: Path) -> None:
     data, model = data_of(an4, tmp_path), model_files(an4)
