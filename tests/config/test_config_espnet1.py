@@ -169,6 +169,21 @@ def test_noam_is_the_same_rate_at_every_step() -> None:
         scheduler.step()
 
 
+def test_notes_come_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from tympan.config.parse import read_layer
+    from tympan.config.training import RULES
+
+    argv = ["--config", write(tmp_path / "lm.yaml", LM)]
+    parse_training(LmTrainConfig, argv, prog="t")
+    assert capsys.readouterr().err.count("layer: 2 became") == 1
+    read_layer(tmp_path / "lm.yaml", RULES)
+    for variable, value in (("RANK", "1"), ("TYMPAN_LAUNCH_NOTES", str(tmp_path))):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            parse_training(LmTrainConfig, argv, prog="t")
+    assert capsys.readouterr().err == "", "neither by reading it again nor by the other processes of a run"
+
+
 def test_language_model(tmp_path: Path) -> None:
     config = parse_training(LmTrainConfig, ["--config", write(tmp_path / "lm.yaml", LM)], prog="t")
     assert (config.lm, config.lm_conf["nlayers"], config.lm_conf["unit"], config.lm_conf["rnn_type"]) == (

@@ -7,8 +7,8 @@ the translated file means the same. Each key leaves a note of what it became.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tympan.config.espnet1_file import Translation, show
@@ -33,13 +33,11 @@ FBANK_PITCH_SIZE = 83
 
 
 def translate_espnet1(document: Document) -> Document:
-    """The file itself if it is not ESPnet1's; else its translation, with the notes printed to stderr."""
+    """The file itself if it is not ESPnet1's; else its translation, with a note on each key."""
     translation = translation_of(document)
     if translation is None:
         return document
-    for note in translation.notes:
-        print(f"tympan: note: {note}", file=sys.stderr)
-    return translation.document
+    return replace(translation.document, notes=tuple(translation.notes))
 
 
 def translation_of(document: Document) -> Translation | None:

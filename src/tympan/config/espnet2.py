@@ -34,4 +34,4 @@ def without_notes(document: Document) -> Document:
     if not {"print_config", "required"} <= set(document.value):
         return document
     value = {key: item for key, item in document.value.items() if key not in _WRITTEN}
-    return Document(document.name, value, document.lines)
+    return Document(document.name, value, document.lines, document.notes)

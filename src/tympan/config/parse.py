@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,6 +19,9 @@ from tympan.config.yaml_text import dump_yaml, read_yaml
 from tympan.errors import UserError
 
 Schema = TypeVar("Schema")
+
+STARTED_BY_US = "TYMPAN_LAUNCH_NOTES"
+"""Environment variable that `runtime.launch` gives to the processes that it starts."""
 
 
 def parse_args(
@@ -41,6 +45,7 @@ def parse_args(
             layers.append(read_layer(Path(path), rules))
         except UserError as error:
             mistakes.add("", str(error))
+    _tell(layers)
     layers += [Layer(values, lambda path: options[path[0]].flag) for values in (line.resets, line.values)]
     is_print = "print_config" in line.switches
     # What an unreadable file would have given is not known, so nothing can be said to be missing or in conflict.
@@ -52,6 +57,14 @@ def parse_args(
     return config
 
 
+def _tell(layers: Sequence[Layer]) -> None:
+    """Notes on translated keys, once: not by every process of a run, nor again by those that a run starts itself."""
+    if os.environ.get("RANK", "0") == "0" and STARTED_BY_US not in os.environ:
+        for layer in layers:
+            for note in layer.notes:
+                print(f"tympan: note: {note}", file=sys.stderr)
+
+
 def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
     """A YAML file of options."""
     document = read_yaml(path)
@@ -61,7 +74,7 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
         raise UserError(f"{path}: must be a mapping of options to values, found {type(document.value).__name__}")
     if rules.translate is not None:
         document = rules.translate(document)
-    return Layer(document.value, document.where)
+    return Layer(document.value, document.where, document.notes)
 
 
 def dump_config(config: Any) -> str:

@@ -25,6 +25,7 @@ class Layer:
 
     values: Mapping[str, Any]
     where: Callable[[KeyPath], str]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,8 @@ class Document:
     name: str
     value: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """What a translation has to say of it."""
 
     def where(self, path: KeyPath) -> str:
         """`file:line` of the nearest part that has a line."""
