@@ -16,19 +16,29 @@ from tiny_recipe import DECODE, LM, ROOT, TRAIN, aishell, new_workplace
 
 pytest.importorskip("espeakng_loader", reason="the extra 'demo' makes the corpus of these tests")
 
-PAGES = [
-    ROOT / "docs" / f"{name}.md" for name in ("tutorial", "aishell", "training-options", "migration", "troubleshooting")
-]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OWN_WAY = ("aishell", "tutorial", "training-options", "migration", "troubleshooting")
+"""Pages whose commands have a test of their own below."""
+ONE_WAY = ("README", "data", "decoding", "language-models", "text-and-batches")
+"""Pages whose commands run one after the other in a directory with what they name."""
 NOT_RUN = re.compile(r"# not run[^:]*: \S")
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    return [body for kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind == language]
+
+
+def lines_of(block: str) -> list[str]:
+    lines = block.replace("\\\n", " ").splitlines()
+    return [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
 
 
 def blocks(page: Path) -> Iterator[list[str]]:
     """The commands of each ```bash block; a block that says why it is not run is left out."""
-    for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
-        if NOT_RUN.search(block):
-            continue
-        lines = block.replace("\\\n", " ").splitlines()
-        yield [line for line in lines if line.strip() and not line.lstrip().startswith("#")]
+    for block in fenced(page, "bash"):
+        if not NOT_RUN.search(block):
+            yield lines_of(block)
 
 
 def commands(page: Path) -> list[str]:
@@ -45,17 +55,76 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_page_has_commands_and_they_name_commands_that_exist(page: Path) -> None:
+def test_every_command_is_run_or_says_why_not(page: Path) -> None:
     from tympan.bin.main import commands as known
 
-    found = commands(page)
-    assert found
-    for command in found:
-        words = shlex.split(command)
+    outside = FENCE.sub("", page.read_text(encoding="utf-8"))
+    hidden = re.findall(
+        r"^ {4,}(?:\$ )?(?:tympan|make|pip|dask|srun|torchrun|mpirun|bash|python|\./\S+|egs/\S+) .*",
+        outside,
+        re.MULTILINE,
+    )
+    assert not hidden, "commands go into ```bash blocks, where the tests find them"
+    for command in commands(page):
+        words = shlex.split(command, comments=True)
         if words[0] == "tympan":
-            assert words[1] in known(), command
+            assert len(words) == 1 or words[1] in known(), command
         else:
-            assert words[0] in ("cd", "./run.sh", "mine/run.sh"), f"{page.name} shows '{command}', which no test runs"
+            assert words[0] in ("cd", "eval", "./run.sh", "mine/run.sh"), f"'{command}' is run by no test"
+        assert page.stem in OWN_WAY + ONE_WAY, f"no test runs '{command}'"
+
+
+def shown(page: Path) -> Iterator[list[str]]:
+    """The words of every Tympan command on a page, run or not: in blocks, and between backticks."""
+    text = page.read_text(encoding="utf-8")
+    lines = [line.strip() for block in fenced(page, "bash") for line in lines_of(block)]
+    for line in lines + re.findall(r"`(tympan [^`]+)`", FENCE.sub("", text)):
+        words = line.split(" #")[0].replace("python -m tympan.bin.", "tympan ").split()
+        if "tympan" in words and not {"COMMAND", "$(tympan"} & set(words):
+            yield words[words.index("tympan") + 1 :]
+        elif words[0].endswith("run.sh"):
+            yield ["recipe", *words[1:]]
+        elif words[0] == "bash":
+            yield ["ascend_test", *words[2:]]
+
+
+def test_options_that_pages_show_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of commands that need what no test machine has: a renamed option is found on every page."""
+    from tympan.bin.main import cli
+
+    helps: dict[tuple[str, ...], str] = {}
+    wrong = []
+    for page in PAGES:
+        for words in shown(page):
+            name = tuple(words[:2] if words[:2] == ["recipe", "new"] else words[:1])
+            if not name or name[0].startswith("-"):
+                continue
+            if name not in helps:
+                with pytest.raises(SystemExit) as ended:
+                    raise SystemExit(cli([*name, "--help"]))
+                assert ended.value.code == 0, f"{page.name}: {' '.join(words)}"
+                helps[name] = capsys.readouterr().out
+            known = set(re.findall(r"--\w+", helps[name])) | {"--help", "--print_config", "--config"}
+            wrong += [
+                f"{page.name}: {' '.join(words)}: {word}"
+                for word in words
+                if word.startswith("--") and re.split("[=/]", word)[0] not in known
+            ]
+    assert not wrong
+    assert len(helps) > 15
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_that_pages_show(page: Path) -> None:
+    """It is Python, and what it imports is there."""
+    import ast
+    import importlib
+
+    for block in fenced(page, "python"):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module is not None:
+                module = importlib.import_module(node.module)
+                assert all(hasattr(module, alias.name) for alias in node.names), ast.unparse(node)
 
 
 @pytest.mark.parametrize("page", ["training-options", "migration", "troubleshooting"])
@@ -133,3 +202,43 @@ def test_aishell_page(corpus: Path, tmp_path: Path) -> None:
 def test_other_pages(corpus: Path, page: str) -> None:
     for command in commands(ROOT / "docs" / f"{page}.md"):
         run(command, corpus)
+
+
+@pytest.fixture
+def furnished(corpus: Path, tmp_path: Path) -> Path:
+    """What the pages name: models, recordings, texts, configurations."""
+    import soundfile
+
+    here = tmp_path / "here"
+    shutil.copytree(corpus, here, symlinks=True)
+    experiment, lm = here / "exp" / "train_pytorch_train", here / "exp" / "train_rnnlm_pytorch_lm"
+    shutil.copytree(experiment, here / "exp" / "asr", symlinks=True)
+    shutil.copytree(lm, here / "exp" / "lm", symlinks=True)
+    shutil.copytree(here / "exp" / "train_ngram", here / "exp" / "ngram")
+    shutil.copytree(next(experiment.glob("packed_*")), here / "MODEL")
+    samples, rate = soundfile.read(next((corpus / "downloads").rglob("*.wav")))
+    for name in ("a.wav", "b.mp3", "talk.flac"):
+        soundfile.write(here / name, samples, rate)
+    (here / "data" / "token_list").mkdir()
+    shutil.copy(here / "data" / "lang_1char" / "tokens.txt", here / "data" / "token_list")
+    for name in ("train.txt", "dev.txt"):
+        shutil.copy(here / "data" / "local" / "lm_train" / "train.txt", here / name)
+    shutil.copy(here / "conf" / "tuning" / "train_pytorch_conformer_kernel15.yaml", here / "espnet1_train.yaml")
+    complete = (experiment / "config.yaml").read_text(encoding="utf-8")
+    complete = re.sub(r"^output_dir: .*$", "output_dir: exp/docs", complete, flags=re.MULTILINE)
+    (here / "conf" / "train.yaml").write_text(complete, encoding="utf-8")
+    return here
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", ONE_WAY)
+def test_pages_one_command_after_the_other(furnished: Path, page: str) -> None:
+    """As they stand, but for sizes that a dozen sentences can't fill."""
+    said = (furnished / "data" / "test" / "text").read_text(encoding="utf-8").split()[1]
+    smaller = {"--nj 8": "--nj 2", "--vocab_size 500": "--vocab_size 50", "WHAT WAS SAID": said}
+    path = next(path for path in PAGES if path.stem == page)
+    for command in commands(path):
+        for old, new in smaller.items():
+            command = command.replace(old, new)
+        run(command, furnished)

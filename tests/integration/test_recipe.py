@@ -243,16 +243,27 @@ def test_performance_script_on_two_processes(finished: tuple[Path, str], tmp_pat
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_the_recipe_still_ends_the_same(finished: tuple[Path, str], workplace: Path) -> None:
-    """kill -9 of the recipe every few seconds; what it ends with equals the undisturbed run."""
+@pytest.mark.timeout(1800)
+def test_killed_in_every_step_the_recipe_still_ends_the_same(finished: tuple[Path, str], workplace: Path) -> None:
+    """kill -9 amid each step, of the recipe alone or of its command too; the end is that of the undisturbed run."""
     options = ["aishell", "--data_url", "archives", "--ngpu", "0", "--nj", "1", "--speeds", "1.0", "--n_average", "2"]
     command = [sys.executable, "-m", "tympan.bin.recipe", *options, "--stage", "-1"]
-    for seconds in (4, 7, 10, 13, 16):
-        process = subprocess.Popen(command, cwd=workplace, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(seconds)
-        process.send_signal(signal.SIGKILL)
+    times = re.findall(r"^  (\S.*): done in ([\d.]+) s$", finished[1], re.MULTILINE)
+    assert len(times) > 15
+    for number, (step, seconds) in enumerate(times):
+        process = subprocess.Popen(
+            command, cwd=workplace, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+        )
+        assert process.stdout is not None
+        begun = next(line for line in process.stdout if line.startswith((f"  {step} ...", f"  {step}: ")))
+        if begun.startswith(f"  {step} ..."):  # else this machine was faster than before, and the kill came too late
+            time.sleep(float(seconds) * (0.1, 0.4, 0.7)[number % 3])
+        if number % 2:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGKILL)
         process.wait()
-        time.sleep(1.0)  # its command ends with it
+        time.sleep(1.0)  # a command ends with its recipe
     aishell(workplace, "--stage", "-1")
     for name in ("data/train/text", "dump/train/deltafalse/utt2num_frames", "data/lang_1char/tokens.txt"):
         assert (workplace / name).read_bytes() == (finished[0] / name).read_bytes()
