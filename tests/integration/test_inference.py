@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ import torch
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.bin.main import run
 from tympan.decode.recognizer import BatchLimits, Recognizer
+from tympan.errors import UserError
 
 SEARCH = ["--beam_size", "10", "--ctc_weight", "0.4", "--lm_weight", "0.3"]
 BEST = {
@@ -217,6 +219,28 @@ def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
     assert recognizer(samples, rate=rate).score == pytest.approx(from_path.score, abs=1e-4)
     answers = recognizer([(samples, rate), str(wav), (np.stack([doubled, doubled], axis=1), 2 * rate)])
     assert [answer.text for answer in answers] == ["GO", "GO", "GO"]
+
+
+@pytest.mark.parametrize(
+    ("audio", "rate", "message"),
+    [
+        ([0.1, 0.2], 16000, "a list holds recordings"),
+        (np.zeros(9), 0, "samples need their rate"),
+        (np.zeros((2, 16000)), 16000, r"not one of shape \(2, 16000\)"),
+        (np.full(16000, np.nan), 16000, "not finite"),
+        (np.zeros(16000, dtype=complex), 16000, "real or whole numbers"),
+    ],
+)
+def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        Recognizer.from_pretrained(packed)(audio, rate=rate)
+
+
+def test_bytes_are_samples_around_128(an4: Path, packed: Path) -> None:
+    recognizer = Recognizer.from_pretrained(packed)
+    samples, rate = soundfile.read(an4 / "wav" / "an253-fash-b.wav", dtype="float32")
+    as_bytes = np.clip(np.round(samples * 128) + 128, 0, 255).astype(np.uint8)
+    np.testing.assert_allclose(recognizer.read(as_bytes, rate=rate), recognizer.read(samples, rate=rate), atol=1 / 128)
 
 
 def test_a_long_recording_is_cut_and_joined_with_times(an4: Path, packed: Path) -> None:

@@ -91,16 +91,37 @@ def _recognizer(options: Options) -> Any:
 
 
 def _transcribed(recognizer: Any, paths: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
-    """(path, hypothesis or what is wrong), in the order given. One recording is in memory at a time."""
+    """(path, hypothesis or what is wrong), in the order given. Short recordings are decoded together."""
+    limits = recognizer.limits
+    waiting: list[tuple[Path, Any]] = []
+    seconds = 0.0
     for path in paths:
         try:
             samples = recognizer.read(path)
             recognizer.check_length(samples)
-            ((_, hypotheses),) = recognizer.recognize([samples])
         except UserError as error:
-            yield path, str(error)
+            waiting.append((path, str(error)))
         else:
-            yield path, hypotheses[0]
+            waiting.append((path, samples))
+            seconds += recognizer.duration_s(samples)
+        if len(waiting) >= limits.batch_size or seconds >= limits.max_batch_s:
+            yield from _recognized(recognizer, waiting)
+            waiting, seconds = [], 0.0
+    yield from _recognized(recognizer, waiting)
+
+
+def _recognized(recognizer: Any, waiting: Sequence[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
+    """The samples replaced by their hypotheses, or by what went wrong."""
+    places = [place for place, (_, found) in enumerate(waiting) if not isinstance(found, str)]
+    results = list(waiting)
+    try:
+        for number, hypotheses in recognizer.recognize([waiting[place][1] for place in places]):
+            results[places[number]] = (waiting[places[number]][0], hypotheses[0])
+    except UserError as error:
+        if len(waiting) == 1:
+            return [(waiting[0][0], str(error))]
+        return [result for item in waiting for result in _recognized(recognizer, [item])]
+    return results
 
 
 def _formatted(name: str, path: Path, hypothesis: Any) -> str:

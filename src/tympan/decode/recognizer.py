@@ -99,6 +99,8 @@ class Recognizer:
     ) -> Hypothesis | list[Hypothesis]:
         """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list."""
         if isinstance(audio, list):
+            if audio and isinstance(audio[0], int | float):
+                raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
             samples = [self.read(item, rate=rate) for item in audio]
             found = dict(self.recognize(samples))
             return [found[place][0] for place in range(len(audio))]
@@ -110,9 +112,13 @@ class Recognizer:
         if isinstance(audio, (str, os.PathLike)):
             return self.read_source(audio)
         samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
-        if own_rate is None:
-            raise UserError("samples need their rate: recognizer(samples, rate=16000)")
+        if own_rate is None or own_rate <= 0:
+            raise UserError(f"samples need their rate: recognizer(samples, rate=16000), not {own_rate}")
         samples = _as_float(np.asarray(samples))
+        if samples.ndim not in (1, 2) or (samples.ndim == 2 and samples.shape[1] > samples.shape[0]):
+            raise UserError(f"samples are an array (time,) or (time, channels), not one of shape {samples.shape}")
+        if not np.isfinite(samples).all():
+            raise UserError("the samples hold values that are not finite numbers (nan or inf)")
         if own_rate != self.rate:
             samples = resample(samples, own_rate, self.rate)
         return samples[:, 0] if samples.ndim == 2 else samples
@@ -263,7 +269,9 @@ def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype)
 
 
 def _as_float(samples: np.ndarray) -> np.ndarray:
-    """Whole numbers are taken for PCM of their width."""
+    """Whole numbers are taken for PCM of their width; bytes have their zero at 128, as in wav files."""
+    if samples.dtype == np.uint8:
+        return (samples / 128.0 - 1.0).astype(np.float32)
     if samples.dtype.kind == "i":
         return (samples / float(2 ** (8 * samples.dtype.itemsize - 1))).astype(np.float32)
     if samples.dtype.kind != "f":

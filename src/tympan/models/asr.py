@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.label_smoothing import smoothed_loss
 from tympan.models.loss import Loss, LossTerm, Stat
@@ -149,7 +150,7 @@ class AsrModel(nn.Module):
     @property
     def packs_batches(self) -> bool:
         """Whether padding costs the encoder nothing on a CPU, so that utterances of any length go together."""
-        return getattr(self.encoder, "reach", None) is not None
+        return is_packable(self.encoder)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Encoder frames for so many samples (or feature frames), without running anything."""

@@ -32,12 +32,17 @@ class _Entered:
     table: Tensor | None
 
 
+def is_packable(encoder: Any) -> bool:
+    """Whether its blocks can take utterances behind one another. Intermediate CTC wants them as a batch."""
+    return getattr(encoder, "reach", None) is not None and not encoder.interctc_layer_idx
+
+
 def can_pack(encoder: Any, features: Tensor) -> bool:
     """Whether this encoder can, and this batch is better off."""
     is_inference = features.is_cpu and not encoder.training and not torch.is_grad_enabled()
-    if encoder.reach is None or not is_inference or len(features) < 2 or torch.compiler.is_compiling():
+    if not is_packable(encoder) or not is_inference or len(features) < 2 or torch.compiler.is_compiling():
         return False
-    return not encoder.interctc_layer_idx and not any(block.self_attn.keep_weights for block in encoder.encoders)
+    return not any(block.self_attn.keep_weights for block in encoder.encoders)
 
 
 def encode_packed(encoder: Any, features: Tensor, lengths: Tensor) -> EncoderOutput:
