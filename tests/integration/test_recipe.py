@@ -192,6 +192,33 @@ def test_own_data_without_shell(finished: tuple[Path, str], tmp_path: Path) -> N
     assert (made / "dump" / "test" / "deltafalse" / "feats.scp").is_file()
 
 
+@pytest.mark.slow
+def test_own_recordings_with_segments(finished: tuple[Path, str], tmp_path: Path) -> None:
+    """Parts of recordings, features made in the model: nothing is cut or stored before training."""
+    from tympan.data.kaldi_dir import DataDir
+
+    arguments = []
+    for name in ("train", "dev", "test"):
+        whole = DataDir.read(finished[0] / "data" / name)
+        tables = {
+            "wav.scp": {f"{key}-r": source for key, source in whole.wav.items()},
+            "segments": {key: f"{key}-r 0.05 -1" for key in whole.utterances},
+            "text": whole.text,
+            "utt2spk": whole.utt2spk,
+        }
+        DataDir(tmp_path, tables).write(tmp_path / "data" / name)
+        arguments += [f"--{name}_dir", str(tmp_path / "data" / name)]
+    recipe(tmp_path, "new", "mine", *arguments)
+    for name, content in (("train", TRAIN), ("decode", DECODE)):
+        (tmp_path / "mine" / "conf" / f"{name}.yaml").write_text(content)
+    options = ["custom", "--config", "conf/recipe.yaml", "--feats_type", "raw", "--speeds", "1.0", "--nj", "1"]
+    options += ["--lm_config", "", "--n_gram", "0", "--n_average", "1"]
+    said = recipe(tmp_path / "mine", *options).stdout
+    assert "data/train/segments,speech,segments" in said
+    assert re.search(r"^test: CER [\d.]+ %", said, re.MULTILINE)
+    assert steps_run(recipe(tmp_path / "mine", *options).stdout) == []
+
+
 def test_own_data_that_lacks(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     message = recipe(tmp_path, "new", "mine", "--train_dir", "empty", "--dev_dir", "empty", code=2).stderr

@@ -71,6 +71,36 @@ def test_recognises_what_was_unpacked(tmp_path: Path) -> None:
     assert not aishell.is_extracted(corpus, "data_aishell"), "a speaker is still packed"
 
 
+def test_a_killed_merge_is_begun_again(tmp_path: Path) -> None:
+    """Unpacking over what is there moves speaker by speaker: some of them being there is not all of them."""
+    import tarfile
+
+    make_corpus(tmp_path / "packed")
+    wav = tmp_path / "packed" / "data_aishell" / "wav"
+    for name, speaker in (("train", "S0002"), ("dev", "S0003"), ("test", "S0004")):
+        with tarfile.open(wav / f"{speaker}.tar.gz", "w:gz") as tar:
+            tar.add(wav / name, name)
+        for path in sorted((wav / name).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        (wav / name).rmdir()
+    data = tmp_path / "downloads"
+    data.mkdir()
+    with tarfile.open(data / "data_aishell.tgz", "w:gz") as tar:
+        tar.add(tmp_path / "packed" / "data_aishell", "data_aishell")
+    aishell.unpack(data, "data_aishell", nj=1)
+    # As a kill in the midst of a second unpacking leaves it: one speaker moved, the others in the scratch directory.
+    root = data / "data_aishell"
+    for name in ("dev", "test"):
+        for path in sorted((root / "wav" / name).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    (root / "wav" / "S0002.tar.gz").write_bytes((wav / "S0002.tar.gz").read_bytes())
+    (data / ".extracting-data_aishell.tgz" / "data_aishell").mkdir(parents=True)
+    assert not aishell.is_extracted(data, "data_aishell")
+    aishell.unpack(data, "data_aishell", nj=1)
+    assert aishell.is_extracted(data, "data_aishell")
+    assert aishell.unheard(data) == []
+
+
 def test_real_sample(real_data: Path, tmp_path: Path) -> None:
     for part in aishell.ARCHIVES:
         assert not aishell.is_extracted(tmp_path, part)

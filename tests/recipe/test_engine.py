@@ -169,6 +169,50 @@ def test_training_continues_only_its_own(tmp_path: Path) -> None:
     assert (tmp_path / "exp.old2" / "epoch").read_text() == "1"
 
 
+def features(root: Path) -> list[str]:
+    """A step that continues its output and is made of recordings, with labels beside them; what it said."""
+    said: list[str] = []
+
+    def run() -> None:
+        out = root / "feats" / "all"
+        out.parent.mkdir(exist_ok=True)
+        out.write_bytes((out.read_bytes() if out.exists() else b"") + (root / "a.wav").read_bytes())
+
+    step = Step(
+        "features", run, [root / "wav.scp"], [root / "feats" / "all"], continues={}, output_dir=root / "feats",
+        recordings=[root / "wav.scp"], labels=[root / "text"],
+    )  # fmt: skip
+    Engine(root / ".tympan", say=said.append).run([Stage(1, "f", "Features", lambda: [step])], 1, 1)
+    return said
+
+
+def test_recordings_count_by_their_content_and_labels_set_nothing_aside(tmp_path: Path) -> None:
+    (tmp_path / "wav.scp").write_text("a a.wav\nb echo beep |\n")
+    (tmp_path / "a.wav").write_bytes(b"one")
+    (tmp_path / "text").write_text("a hello\n")
+    features(tmp_path)
+    assert features(tmp_path)[1:] == ["  features: done already"]
+    (tmp_path / "text").write_text("a goodbye\n")
+    assert any("text changed since" in line for line in features(tmp_path))
+    assert not (tmp_path / "feats.old1").exists()
+    (tmp_path / "a.wav").write_bytes(b"two")
+    assert any(f"outdated: audio of {tmp_path / 'wav.scp'} changed since" in line for line in features(tmp_path))
+    assert (tmp_path / "feats" / "all").read_bytes() == b"two", "nothing of the old recording is in it"
+    assert (tmp_path / "feats.old1" / "all").read_bytes() == b"oneone"
+
+
+def test_outputs_in_another_place_are_outdated_not_changed(tmp_path: Path) -> None:
+    def step(place: str) -> Step:
+        return Step("fetch", lambda: (tmp_path / place).write_text("x"), makes=[tmp_path / place])
+
+    for place in ("here", "there"):
+        Engine(tmp_path / ".tympan", say=lambda line: None).run(
+            [Stage(0, "s", "Fetching", lambda place=place: [step(place)])], 0, 0
+        )
+    assert (tmp_path / "there").exists()
+    assert not (tmp_path / ".tympan" / "changed").exists()
+
+
 KILLED = """
     import sys, time
     from pathlib import Path
