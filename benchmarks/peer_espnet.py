@@ -1,11 +1,11 @@
 """Run the same work with ESPnet2 and with Tympan, in one go, and print the ratios.
 
-usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup] [--steps N]
+usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup] [--steps N] [--rounds N]
 
 ESPnet lives in an environment of its own (`--setup` makes it: torch first, the package without its dependencies, then
 what its imports ask for). torchaudio is imported by ESPnet even where it is not used, and PyPI has no CPU build, so an
 empty stand-in is put on its path. Both tools load the same random weights of the AISHELL size, the same batch and the
-same utterances; each runs alone, one after the other, on two threads.
+same utterances; they take turns, each alone and on two threads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import yaml
@@ -56,6 +58,8 @@ sys.meta_path.append(Finder())
 __version__ = "0.0"
 """
 RATE = 16000
+Pair = tuple[dict[str, Any], dict[str, Any]]
+"""What ESPnet2 and Tympan measured, one after the other."""
 
 
 def main() -> None:
@@ -64,6 +68,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("exp/peer"), help="where weights and inputs are put")
     parser.add_argument("--setup", action="store_true", help="make the environment first")
     parser.add_argument("--steps", default="5", help="training steps to time")
+    parser.add_argument("--rounds", type=int, default=3, help="how often both take turns")
     options = parser.parse_args()
     if options.setup:
         set_up(options.env)
@@ -76,26 +81,32 @@ def main() -> None:
     ours = [sys.executable, str(HERE / "tympan_worker.py")]
     run([*peer, "model", str(options.work)], options.work)
     work = str(options.work)
-    rows = [
-        (
-            "training step, audio s/s",
-            "audio_s_per_s",
-            [*peer, "train_step", work, options.steps],
-            [*ours, "train_step", work, options.steps],
-        ),
-        ("decoding, one by one, RTF", "rtf", [*peer, "decode", work], [*ours, "decode", work, "1"]),
-        ("decoding, batch of ten, RTF", "rtf", None, [*ours, "decode", work, "10"]),
+    steps: list[Pair] = []
+    alone: list[Pair] = []
+    batched: list[Pair] = []
+    for _ in range(options.rounds):
+        theirs = run([*peer, "train_step", work, options.steps], options.work)
+        steps.append((theirs, run([*ours, "train_step", work, options.steps], options.work)))
+        theirs = run([*peer, "decode", work], options.work)
+        alone.append((theirs, run([*ours, "decode", work, "1"], options.work)))
+        batched.append((theirs, run([*ours, "decode", work, "10"], options.work)))
+    print("| work | ESPnet2 | Tympan | ratio of the medians | each round |\n|" + "---|" * 5)
+    show("training step, audio s/s", "audio_s_per_s", steps)
+    show("decoding one by one, RTF", "rtf", alone)
+    show("decoding in a batch of ten, RTF", "rtf", batched)
+    same = [
+        sum(found["ids"] == theirs["hypotheses"][name]["ids"] for name, found in now["hypotheses"].items())
+        for theirs, now in [*alone, *batched]
     ]
-    print(f"{'work':<30} {'ESPnet2':>10} {'Tympan':>10} {'ratio':>7}")
-    before: dict = {}
-    for name, key, peer_command, our_command in rows:
-        before = run(peer_command, options.work) if peer_command else before
-        now = run(our_command, options.work)
-        ratio = now[key] / before[key] if key == "audio_s_per_s" else before[key] / now[key]
-        print(f"{name:<30} {before[key]:>10.3f} {now[key]:>10.3f} {ratio:>6.2f}x", flush=True)
-        if "hypotheses" in now:
-            same = sum(now["hypotheses"][u]["ids"] == before["hypotheses"][u]["ids"] for u in before["hypotheses"])
-            print(f"{'':<30} the same hypothesis for {same} of {len(before['hypotheses'])} utterances")
+    print(f"\nThe same hypothesis for {min(same)} of {len(alone[0][0]['hypotheses'])} utterances in every round.")
+
+
+def show(name: str, key: str, pairs: list[Pair]) -> None:
+    """More is better for `audio_s_per_s`, less for `rtf`."""
+    theirs, ours = (statistics.median(pair[side][key] for pair in pairs) for side in (0, 1))
+    sign = 1 if key == "audio_s_per_s" else -1
+    each = ", ".join(f"{(now[key] / before[key]) ** sign:.2f}" for before, now in pairs)
+    print(f"| {name} | {theirs:.3f} | {ours:.3f} | {(ours / theirs) ** sign:.2f} | {each} |", flush=True)
 
 
 def set_up(env: Path) -> None:

@@ -2,8 +2,8 @@
 
     python benchmarks/scaling.py [--steps 20]
 
-Prints a table. The model is a Conformer of 4 x 144 on made-up features; each process has one thread, so that 1 and 2
-can be compared. Only a quiet machine with two free cores gives numbers that mean anything.
+Prints a table. The model is a Conformer of 4 x 144 on made-up features, 16 utterances of 4 to 7 s a step; each process
+has one thread, so that 1 and 2 can be compared. Only a quiet machine with two free cores gives numbers that mean anything.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def work(rank: str, size: str, wrap: str, meeting: str, *, steps: int) -> None:
     if wrap == "ddp" and comm.size == 1:
         updater.parallel.model = DistributedDataParallel(updater.parallel.module)
     updater.parallel.model.train()
-    data = FeatureBatches([8] * (steps + 3), rank=comm.rank, world_size=comm.size)
+    data = FeatureBatches([16] * (steps + 3), rank=comm.rank, world_size=comm.size, frames=(400, 700))
     part = EpochReporter("train", 1, comm=comm)
     start = 0.0
     for step, batch in enumerate(data.build_iter(1)):

@@ -48,11 +48,13 @@ def small_asr(
 class FeatureBatches:
     """Features (time, 8) and token ids in batches of `sizes`, the same whatever the number of ranks."""
 
-    def __init__(self, sizes: list[int], *, rank: int = 0, world_size: int = 1, seed: int = 0) -> None:
+    def __init__(
+        self, sizes: list[int], *, rank: int = 0, world_size: int = 1, seed: int = 0, frames: tuple[int, int] = (40, 70)
+    ) -> None:
         self.sizes, self.rank, self.world_size = sizes, rank, world_size
         generator = torch.Generator().manual_seed(seed)
         total = sum(sizes)
-        self.frames = torch.randint(40, 70, (total,), generator=generator)
+        self.frames = torch.randint(*frames, (total,), generator=generator)
         self.tokens = torch.randint(2, 6, (total,), generator=generator)
         self.speech = [torch.randn(int(n), 8, generator=generator) for n in self.frames]
         self.text = [torch.randint(2, 6, (int(n),), generator=generator) for n in self.tokens]
