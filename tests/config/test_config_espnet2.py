@@ -93,7 +93,9 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--iterator_type", "chunk"], "ESPnet2 has 'chunk', Tympan does not have it yet; use 'sequence'"),
         (["--batch_type", "catbel"], "ESPnet2 has 'catbel', Tympan does not have it yet"),
         (["--token_type", "whisper_en"], "ESPnet2 has 'whisper_en', Tympan does not have it yet"),
-        (["--ctc_conf", "ctc_type=gtn"], "ESPnet2's ctc has this key, Tympan's takes it at 'builtin' only"),
+        (["--ctc_conf", "ctc_type=gtnctc"], "--ctc_conf ctc_type: wants builtin | builtin2, found 'gtnctc'"),
+        (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key, Tympan's takes it at True only"),
+        (["--model_conf", "aux_ctc={a: b}"], "Tympan's takes it at None only"),
         (
             ["--encoder_conf", "num_blcks=3"],
             "the encoder 'conformer' has no key 'num_blcks'. Did you mean 'num_blocks'?",
@@ -109,9 +111,18 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--max_batch_size", "2", "--min_batch_size", "3"], "--max_batch_size: 2 is below min_batch_size, which is 3"),
         (["--write_collected_feats", "true"], "--write_collected_feats: needs --collect_stats true"),
         (
-            ["--exclude_weight_decay_conf", "bias=true"],
+            ["--exclude_weight_decay_conf", "bias_weight_decay=true"],
             "--exclude_weight_decay_conf: needs --exclude_weight_decay true",
         ),
+        (
+            ["--exclude_weight_decay", "true", "--exclude_weight_decay_conf", "bias_weight_decy=true"],
+            "--exclude_weight_decay_conf: there is no key 'bias_weight_decy'. Did you mean 'bias_weight_decay'?",
+        ),
+        (
+            ["--exclude_weight_decay", "true", "--exclude_weight_decay_conf", "keys=embed"],
+            "--exclude_weight_decay_conf: keys wants a list of parts of weights' names, found 'embed'",
+        ),
+        (["--grad_clip", "-1"], "--grad_clip: must not be negative, found -1.0; inf clips nothing"),
         (["--train_data_path_and_name_and_type", "t,text,text"], "--token_type: bpe needs --bpemodel"),
         (["--frontend", "none"], "--frontend: is null, so --input_size must say"),
         (["--normalize", "global_mvn"], "--normalize: global_mvn needs --normalize_conf stats_file=FILE"),
@@ -126,6 +137,15 @@ def test_mistakes(argv: list[str], message: str) -> None:
     with pytest.raises(UserError) as caught:
         parse(*argv)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["--ctc_conf ctc_type=builtin2", "--model_conf lang_token_id=3", "--model_conf autocast_frontend=true",
+     "--grad_clip inf", "--exclude_weight_decay true --exclude_weight_decay_conf normalization_weight_decay=true"],
+)  # fmt: skip
+def test_espnet2s_values_that_are_no_default(given: str) -> None:
+    parse(*given.split())
 
 
 def test_conflicts_are_told_with_the_rest_but_not_for_options_that_are_wrong_anyway() -> None:

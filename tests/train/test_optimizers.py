@@ -41,6 +41,13 @@ def test_frozen_weights_stay() -> None:
         freeze(model, ["encoder.emb"])
 
 
+def test_a_model_that_is_frozen_altogether_has_nothing_to_train() -> None:
+    model = small_asr()
+    freeze(model, ["encoder", "decoder", "ctc"])
+    with pytest.raises(UserError, match="nothing to train"):
+        build_optimizer(torch.optim.Adam, {}, trainable(model))
+
+
 def test_biases_and_norms_do_not_decay() -> None:
     model = small_asr()
     spared = names_without_decay(model)
@@ -48,7 +55,8 @@ def test_biases_and_norms_do_not_decay() -> None:
     assert "ctc.ctc_lo.bias" in spared
     assert "ctc.ctc_lo.weight" not in spared
     assert "ctc.ctc_lo.weight" in names_without_decay(model, keys=["ctc_lo"])
-    assert "ctc.ctc_lo.bias" not in names_without_decay(model, bias=True)
+    assert "ctc.ctc_lo.bias" not in names_without_decay(model, bias_weight_decay=True)
+    assert "encoder.after_norm.weight" not in names_without_decay(model, normalization_weight_decay=True)
     optimizer = build_optimizer(torch.optim.AdamW, {"weight_decay": 0.1}, trainable(model), without_decay=spared)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
 

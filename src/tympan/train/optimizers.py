@@ -39,6 +39,8 @@ def build_optimizer(
     without_decay: Iterable[str] = (),
 ) -> torch.optim.Optimizer:
     """One group, or two where some weights must not decay."""
+    if not parameters:
+        raise UserError("--freeze_param freezes every weight of the model: there is nothing to train")
     spared = set(without_decay)
     decaying = [parameter for name, parameter in parameters if name not in spared]
     resting = [parameter for name, parameter in parameters if name in spared]
@@ -52,11 +54,15 @@ def build_optimizer(
 
 
 def names_without_decay(
-    model: nn.Module, *, bias: bool = False, norm: bool = False, keys: Sequence[str] = ()
+    model: nn.Module,
+    *,
+    bias_weight_decay: bool = False,
+    normalization_weight_decay: bool = False,
+    keys: Sequence[str] = (),
 ) -> set[str]:
     """--exclude_weight_decay: biases, normalisation and embeddings don't decay, nor names that contain one of `keys`.
 
-    `bias: true` or `norm: true` lets these decay after all.
+    `bias_weight_decay` and `normalization_weight_decay` let these decay after all.
     """
     spared = set()
     for prefix, module in model.named_modules():
@@ -64,8 +70,8 @@ def names_without_decay(
         for name, _ in module.named_parameters(recurse=False):
             full = f"{prefix}.{name}" if prefix else name
             if (
-                (name.endswith("bias") and not bias)
-                or (is_norm and not norm)
+                (name.endswith("bias") and not bias_weight_decay)
+                or (is_norm and not normalization_weight_decay)
                 or isinstance(module, nn.Embedding)
                 or any(key in full for key in keys)
             ):
