@@ -165,3 +165,14 @@ def test_no_forward_run_only_reads(tmp_path: Path) -> None:
     trainer.fit()
     assert same(before, weights(trainer))
     assert trainer.reporter.stats[2]["train"]["total_count"] == 8
+
+
+def test_gradient_noise_does_not_depend_on_the_ranks_generator() -> None:
+    """Ranks draw their dropout each from its own; noise that did so too would let their weights part."""
+    found = []
+    for seed in (1, 2):
+        updater = tiny_updater(dropout=0.0, grad_noise=True)
+        torch.manual_seed(seed)
+        updater.learn(MemoryBatches([4]).build_iter(1), number=1, reporter=EpochReporter("train", 1, comm=Solo()))
+        found.append(weights(updater))
+    assert same(*found)

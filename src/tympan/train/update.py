@@ -17,6 +17,7 @@ from tympan.models.loss import Loss, Stat
 from tympan.runtime.comm import Comm
 from tympan.runtime.parallel import Parallel
 from tympan.runtime.precision import MasterWeights, Precision, Scaler
+from tympan.runtime.seed import seed_step
 from tympan.train.reporter import EpochReporter
 from tympan.train.schedulers import moments
 from tympan.train.stand_in import with_stand_in
@@ -30,6 +31,8 @@ class UpdateOptions:
     grad_clip_type: float = 2.0
     grad_noise: bool = False
     max_skipped_steps: int = 20
+    seed: int = 0
+    """Of the noise."""
 
 
 READ_EVERY = 16
@@ -185,6 +188,8 @@ class Updater:
         if group.scale is not None:
             torch._foreach_mul_(gradients, group.scale.to(gradients[0].dtype))
         if self.options.grad_noise:
+            # The same on every rank, or their weights would part: the generators of a step differ by rank
+            seed_step(self.options.seed, step=self.updates, rank=0)
             add_gradient_noise(gradients, self.updates)
         return self.parallel.clip_gradients(
             parameters, max_norm=self.options.grad_clip, norm_type=self.options.grad_clip_type
