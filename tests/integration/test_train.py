@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from train_corpus import environment, run, same_weights
+from train_corpus import command, environment, run, same_weights
 
 from tympan.train.checkpoint import read_reporter
 
@@ -50,10 +50,35 @@ def test_the_losses_are_the_golden_ones(finished: Path) -> None:
 
 
 def test_reproduce_finds_the_same_bits(finished: Path) -> None:
-    command = [sys.executable, "-m", "tympan.bin.reproduce", str(finished)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=200)
+    line = [sys.executable, "-m", "tympan.bin.reproduce", str(finished)]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "identical: all" in done.stdout
+
+
+def test_reproduce_after_a_longer_run_and_from_elsewhere(beeps: Path, tmp_path: Path) -> None:
+    """Models that an earlier run left are not this run's, and relative paths begin where it was started."""
+    corpus = beeps.parent
+    data = [f"--{side}_data_path_and_name_and_type={side}/{file},{name}" for side in ("train", "valid")
+            for file, name in (("wav.scp", "speech,sound"), ("text", "text,text"))]  # fmt: skip
+    options = [word for line in data for word in line.split("=")]
+    for epochs in ("2", "1"):
+        line = command(beeps, tmp_path, "--max_epoch", epochs, *options)
+        subprocess.run(line, env=environment(), cwd=corpus, check=True, capture_output=True, timeout=200)
+    assert (tmp_path / "2epoch.pth").exists()
+    again = [sys.executable, "-m", "tympan.bin.reproduce", str(tmp_path)]
+    done = subprocess.run(again, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["identical: all 1 models have the same bits"]
+
+
+def test_a_mistake_leaves_an_older_run_alone(beeps: Path, finished: Path) -> None:
+    before = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
+    done = run(beeps, finished, "--best_model_criterion", "valid,accuracy,max")
+    assert done.returncode == 2
+    assert "there is no valid.accuracy" in done.stderr
+    after = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
+    assert after == before
 
 
 def test_a_checkpoint_of_another_kind_is_refused(beeps: Path, finished: Path, tmp_path: Path) -> None:

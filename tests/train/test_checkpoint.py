@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +11,14 @@ import pytest
 import torch
 
 from tympan.errors import UserError
-from tympan.train.checkpoint import Identity, changed_options, load_checkpoint, save_checkpoint, set_aside
+from tympan.train.checkpoint import (
+    Identity,
+    changed_options,
+    load_checkpoint,
+    report_changes,
+    save_checkpoint,
+    set_aside,
+)
 
 MODEL = {"w": torch.ones(2, 3), "b": torch.zeros(3)}
 IDENTITY = Identity(kind="asr", optim="adam", scheduler=None, tokens=("<blank>", "a", "<sos/eos>"), options={"lr": 1})
@@ -80,7 +88,34 @@ def test_another_training_is_refused_with_the_difference(
 def test_changed_options_are_listed(saved: Path) -> None:
     content = load_checkpoint(saved, identity=IDENTITY, model_state=MODEL)
     assert content is not None
-    assert changed_options(content, replace(IDENTITY, options={"lr": 2})) == ["lr: 1 -> 2"]
+    assert changed_options(content, replace(IDENTITY, options={"lr": 2})) == {"lr": (1, 2)}
+
+
+def test_changes_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    then = {"optim_conf": {"lr": 0.1, "eps": 1.0}, "batch_size": 4, "max_epoch": 3, "resume": False}
+    now = {"optim_conf": {"lr": 0.2, "eps": 1.0}, "batch_size": 8, "max_epoch": 5, "resume": True}
+    caplog.set_level(logging.INFO)
+    report_changes({"options": then, "position": {"epoch": 2, "step": 0}}, replace(IDENTITY, options=now))
+    assert "optim_conf.lr is 0.2 now, but the state in the checkpoint goes on with 0.1" in caplog.text
+    assert "option changed since the checkpoint: max_epoch: 3 -> 5" in caplog.text
+    assert "eps" not in caplog.text
+    assert "resume" not in caplog.text
+    assert "inside an epoch" not in caplog.text
+    report_changes({"options": then, "position": {"epoch": 2, "step": 3}}, replace(IDENTITY, options=now))
+    assert "inside an epoch, and batch_size changed" in caplog.text
+
+
+def test_a_full_disk_is_told_as_one_and_leaves_the_checkpoint(saved: Path) -> None:
+    before = (saved / "checkpoint.pth").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            save_checkpoint(saved, {**state(3), "model": torch.ones(1_000_000)}, identity=IDENTITY)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (saved / "checkpoint.pth").read_bytes() == before
+    assert {path.name for path in saved.iterdir()} == {"checkpoint.pth", "checkpoint.prev.pth"}
 
 
 def test_loading_runs_no_code(tmp_path: Path) -> None:

@@ -1,12 +1,13 @@
-"""The models of the last epochs are kept beside the best ones, for recipes that average them."""
+"""Which epochs' models are kept and averaged: the best, and the last for recipes that average them."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 
-from tympan.train.nbest import remove_others
+from tympan.train.nbest import average_nbest, remove_others, save_weights
 
 
 class Ranked:
@@ -22,3 +23,13 @@ def test_kept_epochs(tmp_path: Path, keep_last: int, kept: list[int]) -> None:
         (tmp_path / f"{epoch}epoch.pth").touch()
     remove_others(tmp_path, Ranked(), 5, [("valid", "acc", "max")], keep=1, keep_last=keep_last)
     assert sorted(int(path.name.removesuffix("epoch.pth")) for path in tmp_path.iterdir()) == kept
+
+
+def test_models_that_were_removed_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As when a finished run is resumed with a larger --keep_nbest_models."""
+    for epoch in (2, 1, 4):
+        save_weights(tmp_path / f"{epoch}epoch.pth", {"w": torch.tensor([float(epoch)])})
+    written = average_nbest(tmp_path, Ranked(), [("valid", "acc", "max")], nbests=[1, 3])
+    assert [path.name for path in written] == ["valid.acc.ave_1best.pth", "valid.acc.ave_2best.pth"]
+    assert torch.load(written[1], weights_only=True)["w"].item() == 1.5
+    assert "of the 3 best epochs the models of 5 are gone" in caplog.text

@@ -31,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     manifest = read_manifest(options.exp_dir)
     if "weights_sha256" not in manifest:
         raise UserError(f"{options.exp_dir}: the run has not finished; there is nothing to compare with")
-    for line in _changes(manifest, versions(), {path: file_fingerprint(Path(path)) for path in manifest["data"]}):
+    then = Path(manifest["directory"])
+    if not then.is_dir():
+        raise UserError(f"{options.exp_dir} was trained in {then}, which is not there: its relative paths begin there")
+    for line in _changes(manifest, versions(), {path: file_fingerprint(then / path) for path in manifest["data"]}):
         print(f"differs from then: {line}")
     with tempfile.TemporaryDirectory(prefix="tympan-reproduce-") as temporary:
         output = options.output_dir or Path(temporary)
@@ -43,7 +46,7 @@ def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> No
     processes = options.nproc or manifest["processes"]
     command = [sys.executable, "-m", f"tympan.bin.{manifest['kind']}_train"]
     command += ["--config", str((options.exp_dir / "config.yaml").resolve()), "--output_dir", str(output.resolve())]
-    command += ["--resume", "false"]
+    command += ["--resume", "false", "--use_wandb", "false"]
     if manifest["device"].startswith("cpu"):
         command += ["--nproc", str(processes)]
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(manifest["threads"])}

@@ -15,12 +15,23 @@ import torch
 from torch import Tensor
 
 from tympan.errors import UserError
-from tympan.runtime.atomic import atomic_write
 from tympan.train.reporter import Reporter
+from tympan.train.tensor_file import save_tensors
 
 NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"
 REPLACED = "checkpoint.replaced.pth"
+
+STATEFUL = ("optim_conf.", "scheduler_conf.")
+"""Options that optimiser and schedule carry in their state."""
+CUTS_BATCHES = frozenset(
+    {
+        "batch_bins", "batch_size", "batch_size_per_device", "batch_type", "drop_last_iter", "fold_length",
+        "max_batch_size", "min_batch_size", "num_buckets", "num_iters_per_epoch", "seed", "shuffle_within_batch",
+        "sort_batch", "sort_in_batch", "train_data_path_and_name_and_type", "train_shape_file",
+    }
+)  # fmt: skip
+"""Options that decide which utterances a batch of the training data holds."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +66,7 @@ def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Iden
         "tokens": list(identity.tokens),
         "options": _plain(identity.options),
     }
-    with atomic_write(newest.with_name(f".{NAME}.new"), "wb") as stream:
-        torch.save(content, stream)
+    save_tensors(newest.with_name(f".{NAME}.new"), content)
     if newest.exists():
         # A second name for the old file, then two renames: at every moment a whole checkpoint has one of the names.
         spare = directory / f".{PREVIOUS}.link"
@@ -114,14 +124,41 @@ def set_aside(directory: Path) -> None:
     (directory / PREVIOUS).unlink(missing_ok=True)
 
 
-def changed_options(content: Mapping[str, Any], identity: Identity) -> list[str]:
-    """What differs between the configuration then and now, one line each."""
-    then, now = content.get("options", {}), _plain(identity.options)
-    return [
-        f"{name}: {then.get(name)!r} -> {now.get(name)!r}"
-        for name in sorted({*then, *now})
-        if then.get(name) != now.get(name)
-    ]
+def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
+    """Log what differs between the configuration then and now, and what that difference does not do."""
+    changes = changed_options(content, identity)
+    for name, (then, now) in changes.items():
+        if name.startswith(STATEFUL):
+            logging.warning(
+                "%s is %r now, but the state in the checkpoint goes on with %r; "
+                "--init_param takes the weights alone into a new run",
+                name, now, then,
+            )  # fmt: skip
+        else:
+            logging.info("option changed since the checkpoint: %s: %r -> %r", name, then, now)
+    recut = sorted(set(changes) & CUTS_BATCHES)
+    if content["position"]["step"] > 0 and recut:
+        logging.warning(
+            "the checkpoint lies inside an epoch, and %s changed: the rest of this epoch is cut otherwise, so that it "
+            "may repeat or leave out utterances",
+            ", ".join(recut),
+        )
+
+
+def changed_options(content: Mapping[str, Any], identity: Identity) -> dict[str, tuple[Any, Any]]:
+    """(then, now) of every option that differs, and of every key in a `*_conf` (`optim_conf.lr`)."""
+    then, now = _flat(content.get("options", {})), _flat(_plain(identity.options))
+    names = sorted({*then, *now} - {"resume"})
+    return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {}
+    for name, value in options.items():
+        flat.update(
+            {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return flat
 
 
 class _Damaged(Exception):

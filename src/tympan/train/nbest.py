@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tympan.runtime.atomic import atomic_write
 from tympan.train.reporter import Reporter
+from tympan.train.tensor_file import save_tensors
 
 Criterion = tuple[str, str, str]
 """(phase, name, min|max), e.g. ("valid", "acc", "max")."""
@@ -57,7 +57,14 @@ def average_nbest(
     written = []
     for phase, name, mode in criteria:
         for nbest in sorted(nbests):
-            epochs = [epoch for epoch, _ in reporter.ranking(phase, name, mode)[:nbest]]
+            best = [epoch for epoch, _ in reporter.ranking(phase, name, mode)[:nbest]]
+            epochs = [epoch for epoch in best if (directory / f"{epoch}epoch.pth").is_file()]
+            if len(epochs) < len(best):
+                gone = ", ".join(str(epoch) for epoch in best if epoch not in epochs)
+                logging.warning(
+                    "%s.%s: of the %d best epochs the models of %s are gone (removed when fewer were to be kept)",
+                    phase, name, len(best), gone,
+                )  # fmt: skip
             if not epochs:
                 continue
             path = directory / f"{phase}.{name}.ave_{len(epochs)}best{suffix}.pth"
@@ -94,8 +101,7 @@ def average(paths: Iterable[Path]) -> dict[str, Tensor]:
 
 def save_weights(path: Path, state: dict[str, Tensor]) -> None:
     """A model's weights alone, as ESPnet2 keeps them."""
-    with atomic_write(path, "wb") as stream:
-        torch.save(state, stream)
+    save_tensors(path, state)
 
 
 def link(path: Path, target: str) -> None:

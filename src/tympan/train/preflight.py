@@ -31,8 +31,9 @@ def _check_schedule(trainer: Trainer) -> None:
     needed = scheduler.last_epoch + sum(-(-number // options.accum_grad) for number in batches)
     if needed > scheduler.total_steps:
         raise UserError(
-            f"scheduler_conf: onecyclelr ends too early: total_steps is {scheduler.total_steps}, but {options.max_epoch} "
-            f"epochs have {needed} updates. Use --scheduler_conf total_steps={needed}, or fewer epochs"
+            f"scheduler_conf: onecyclelr ends too early: total_steps is {scheduler.total_steps}, but "
+            f"{options.max_epoch} epochs have {needed} updates. "
+            f"Use --scheduler_conf total_steps={needed}, or fewer epochs"
         )
 
 

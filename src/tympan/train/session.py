@@ -21,7 +21,6 @@ from tympan.config.parse import dump_config, read_layer
 from tympan.config.train import TrainConfig
 from tympan.config.training import RULES
 from tympan.errors import UserError
-from tympan.runtime.atomic import atomic_write
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.device import (
     backend_for,
@@ -40,18 +39,18 @@ from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
 from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
 from tympan.train.alignable import too_short_for_ctc, without_transcript
-from tympan.train.checkpoint import Identity, changed_options, load_checkpoint, set_aside
+from tympan.train.checkpoint import Identity, load_checkpoint, report_changes, set_aside
 from tympan.train.collect_stats import collect_stats
 from tympan.train.data import TrainingData, build_data, build_plain_data, read_vocabulary
+from tympan.train.experiment import RecordingWriter, write_beginnings
 from tympan.train.init_param import init_from
-from tympan.train.manifest import make_manifest, read_manifest, weights_digest, write_manifest
 from tympan.train.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.train.preflight import check_run
 from tympan.train.schedulers import build_scheduler
 from tympan.train.trainer import Stopped, Trainer, TrainerOptions
 from tympan.train.update import UpdateOptions, Updater, trainable
 from tympan.train.watchers import build_watchers
-from tympan.train.writer import ExperimentWriter, SilentWriter, Writer
+from tympan.train.writer import SilentWriter, Writer
 
 Kind = Literal["asr", "lm"]
 
@@ -122,7 +121,6 @@ def build_trainer(
         cudnn_deterministic=config.cudnn_deterministic,
         use_tf32=config.use_tf32,
     )
-    directory = Path(config.output_dir or ".")
     precision = choose_precision(
         config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
     )
@@ -148,41 +146,52 @@ def build_trainer(
         tokens=vocabulary.tokens,
         options={item.name: getattr(config, item.name) for item in fields(config)},
     )
-    state = _state(config, directory, identity, updater, comm)
-    config_text = dump_config(complete)
-    writer: Writer = SilentWriter()
-    if comm.rank == 0 and not config.dry_run:
-        _write_beginnings(directory, config, kind, config_text, describe(device), comm)
-        writer = _RecordingWriter(
-            directory,
-            identity=identity,
-            criteria=config.best_model_criterion,
-            nbests=config.keep_nbest_models,
-            keep_last=config.keep_last_models,
-            averaging_interval=config.nbest_averaging_interval,
-            watchers=build_watchers(
-                config,
-                directory,
-                data.valid,
-                device=device,
-                processes=comm.size,
-                is_resumed=state is not None,
-            ),
-        )
     trainer = Trainer(
         updater,
         train_data=data.train,
         valid_data=data.valid,
         comm=comm,
-        writer=writer,
+        writer=SilentWriter(),
         options=_pick(TrainerOptions, config),
         is_stopping=stop or (lambda: False),
     )
+    state = _state(config, identity, updater)
     if state is not None:
         trainer.load_state_dict(state)
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
     check_run(trainer)
+    comm.barrier()
+    if comm.rank == 0 and not config.dry_run:
+        trainer.writer = _open_experiment(complete, identity, data, comm, device, is_resumed=state is not None)
     return trainer
+
+
+def _open_experiment(
+    config: TrainConfig, identity: Identity, data: TrainingData, comm: Comm, device: torch.device, *, is_resumed: bool
+) -> Writer:
+    """Touch the experiment directory, now that no mistake was found."""
+    directory = Path(config.output_dir or ".")
+    if not is_resumed:
+        set_aside(directory)
+    write_beginnings(
+        directory,
+        config,
+        kind=identity.kind,
+        config_text=dump_config(config),
+        device=describe(device),
+        processes=comm.size,
+    )
+    return RecordingWriter(
+        directory,
+        identity=identity,
+        criteria=config.best_model_criterion,
+        nbests=config.keep_nbest_models,
+        keep_last=config.keep_last_models,
+        averaging_interval=config.nbest_averaging_interval,
+        watchers=build_watchers(
+            config, directory, data.valid, device=device, processes=comm.size, is_resumed=is_resumed
+        ),
+    )
 
 
 def build_updater(
@@ -224,19 +233,6 @@ def build_updater(
         device=device,
         options=_pick(UpdateOptions, config),
     )
-
-
-class _RecordingWriter(ExperimentWriter):
-    """Adds to the manifest what came out."""
-
-    def finish(self, reporter: Any) -> None:
-        super().finish(reporter)
-        manifest = read_manifest(self.directory)
-        results = {}
-        for path in sorted(self.directory.glob("*.pth")):
-            if not path.name.startswith("checkpoint") and not path.is_symlink():
-                results[path.name] = weights_digest(torch.load(path, map_location="cpu", weights_only=True))
-        write_manifest(self.directory, {**manifest, "weights_sha256": results, "epochs": reporter.stats})
 
 
 def _model(config: TrainConfig, kind: Kind) -> nn.Module:
@@ -281,40 +277,16 @@ def _warn(message: str, utterances: list[str], *, shown: int = 50) -> None:
         logging.warning(message, len(utterances), "\n  ".join(utterances[:shown]) + more)
 
 
-def _state(
-    config: TrainConfig, directory: Path, identity: Identity, updater: Updater, comm: Comm
-) -> dict[str, Any] | None:
+def _state(config: TrainConfig, identity: Identity, updater: Updater) -> dict[str, Any] | None:
     """The checkpoint to go on from. A restart by the agent goes on whatever --resume said at first."""
-    if config.dry_run:
+    is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if config.dry_run or not (config.resume or is_restart):
         return None
-    if config.resume or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0:
-        state = load_checkpoint(directory, identity=identity, model_state=updater.parallel.module.state_dict())
-        for line in changed_options(state, identity) if state is not None else []:
-            logging.info("option changed since the checkpoint: %s", line)
-        return state
-    comm.barrier()
-    if comm.rank == 0:
-        set_aside(directory)
-    return None
-
-
-def _write_beginnings(
-    directory: Path, config: TrainConfig, kind: Kind, config_text: str, device: str, comm: Comm
-) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    with atomic_write(directory / "config.yaml") as stream:
-        stream.write(config_text)
-    files = [
-        path for path, _, _ in (*config.train_data_path_and_name_and_type, *config.valid_data_path_and_name_and_type)
-    ]
-    files += [*config.train_shape_file, *config.valid_shape_file]
-    files += [entry.partition(":")[0] for entry in config.init_param]
-    write_manifest(
-        directory,
-        make_manifest(
-            kind=kind, config_text=config_text, seed=config.seed, data_files=files, device=device, processes=comm.size
-        ),
-    )
+    model_state = updater.parallel.module.state_dict()
+    state = load_checkpoint(Path(config.output_dir or "."), identity=identity, model_state=model_state)
+    if state is not None:
+        report_changes(state, identity)
+    return state
 
 
 def _collect(config: TrainConfig, kind: Kind, directory: Path) -> int:

@@ -67,6 +67,8 @@ class ExperimentWriter:
         self.keep_last = keep_last
         self.averaging_interval = averaging_interval
         self.watchers = watchers
+        self.averaged: list[Path] = []
+        """Averaged models of the finished run."""
 
     def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None:
         left = "" if seconds_left is None else f". Estimated time to finish: {_clock(seconds_left)}"
@@ -105,7 +107,7 @@ class ExperimentWriter:
             logging.info("The model files were removed: %s", ", ".join(removed))
 
     def finish(self, reporter: Reporter) -> None:
-        average_nbest(self.directory, reporter, self.criteria, nbests=self.nbests)
+        self.averaged = average_nbest(self.directory, reporter, self.criteria, nbests=self.nbests)
         logging.info("The training was finished at %d epochs", max(reporter.stats, default=0))
 
     def close(self) -> None:
