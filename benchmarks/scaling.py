@@ -3,7 +3,8 @@
     python benchmarks/scaling.py [--steps 20]
 
 Prints a table. The model is a Conformer of 4 x 144 on made-up features, 16 utterances of 4 to 7 s a step; each process
-has one thread, so that 1 and 2 can be compared. Only a quiet machine with two free cores gives numbers that mean anything.
+has one thread, so that 1 and 2 can be compared. Only a quiet machine with two free cores gives numbers that mean
+anything.
 """
 
 from __future__ import annotations
