@@ -213,5 +213,5 @@ class BeamSearch:
 def _weighted_sum(scores: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
     total = scores[0] * weights[0]
     for part, weight in zip(scores[1:], weights[1:], strict=True):
-        total = total + weight * part
+        total = torch.add(total, part, alpha=weight)
     return total
