@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,54 +23,73 @@ from tympan.nn.fast_attention import FastSelfAttention
 from tympan.nn.masks import key_bias, length_mask
 
 
-class BlockEncoder(Protocol):
-    """The parts of an encoder that `encode_in_blocks` runs. Blocks are called with (x, mask, context)."""
+class BlockEncoder(nn.Module):
+    """An input layer, blocks called with (x, mask, context), and a normalisation.
 
-    training: bool
-    embed: nn.Module
-    encoders: nn.ModuleList
-    layer_drop_rate: float
-    interctc_layer_idx: tuple[int, ...]
-    interctc_use_conditioning: bool
-    conditioning_layer: nn.Module | None
-    normalizes_intermediate: bool
-    checkpointed_layers: frozenset[int]
-    """Numbers of the blocks, from 1; 0 is the input layer."""
-    grad_checkpointing: bool
-    reach: int | None
-    """Frames that its convolutions see to either side; None where utterances can't lie behind one another."""
+    `interctc_layer_idx`: blocks after which intermediate CTC looks, through the last normalisation if
+    `normalizes_intermediate`. `checkpointed_layers`: numbers of blocks, from 1; 0 is the input layer. `reach`: frames
+    that convolutions see to either side; None where utterances can't lie behind one another (see packed.py).
+    """
 
-    @property
-    def after_norm(self) -> nn.Module | None: ...
+    def __init__(
+        self,
+        embed: nn.Module,
+        blocks: Iterable[nn.Module],
+        after_norm: nn.Module | None,
+        *,
+        output_size: int,
+        layer_drop_rate: float = 0.0,
+        interctc_layer_idx: Sequence[int] | None = (),
+        interctc_use_conditioning: bool = False,
+        normalizes_intermediate: bool = True,
+        checkpointed_layers: Sequence[int] = (),
+        reach: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.output_size = output_size
+        self.embed = embed
+        self.encoders = nn.ModuleList(blocks)
+        self.after_norm = after_norm
+        self.layer_drop_rate = layer_drop_rate
+        self.interctc_layer_idx = _check_interctc(interctc_layer_idx, len(self.encoders))
+        self.interctc_use_conditioning = interctc_use_conditioning
+        self.conditioning_layer: nn.Module | None = None
+        self.normalizes_intermediate = normalizes_intermediate
+        self.checkpointed_layers = frozenset(checkpointed_layers)
+        self.grad_checkpointing = False
+        self.reach = reach
 
+    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
+        """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`; zero beyond lengths."""
+        if can_pack(self, features):
+            return encode_packed(self, features, lengths)
+        positioned = call_layer(self.embed, features, is_checkpointed=self._is_checkpointed(0))
+        lengths = self.output_lengths(lengths)
+        x = positioned.x
+        mask = length_mask(lengths, x.size(1))
+        context = SelfAttentionContext(key_bias(mask, x.dtype), positioned.table, lengths, positioned.max_len)
+        intermediate = []
+        for number, block in enumerate(self.encoders, start=1):
+            if self.training and self.layer_drop_rate > 0 and torch.rand(()).item() < self.layer_drop_rate:
+                continue
+            x = call_layer(block, x, mask, context, is_checkpointed=self._is_checkpointed(number))
+            if number in self.interctc_layer_idx:
+                out = self.after_norm(x) if self.normalizes_intermediate and self.after_norm is not None else x
+                intermediate.append((number, out))
+                if self.interctc_use_conditioning:
+                    assert ctc is not None
+                    assert self.conditioning_layer is not None
+                    x = x + self.conditioning_layer(ctc.softmax(out))
+        if self.after_norm is not None:
+            x = self.after_norm(x)
+        return EncoderOutput(x, lengths, tuple(intermediate))
 
-def encode_in_blocks(encoder: BlockEncoder, features: Tensor, lengths: Tensor, ctc: Ctc | None) -> EncoderOutput:
-    """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`."""
-    if can_pack(encoder, features):
-        return encode_packed(encoder, features, lengths)
-    is_checkpointed = encoder.training and (encoder.grad_checkpointing or 0 in encoder.checkpointed_layers)
-    positioned = call_layer(encoder.embed, features, is_checkpointed=is_checkpointed)
-    lengths = encoder.embed.output_lengths(lengths)  # type: ignore[operator]
-    x = positioned.x
-    mask = length_mask(lengths, x.size(1))
-    context = SelfAttentionContext(key_bias(mask, x.dtype), positioned.table, lengths, positioned.max_len)
-    intermediate = []
-    for number, block in enumerate(encoder.encoders, start=1):
-        if encoder.training and encoder.layer_drop_rate > 0 and torch.rand(()).item() < encoder.layer_drop_rate:
-            continue
-        is_checkpointed = encoder.training and (encoder.grad_checkpointing or number in encoder.checkpointed_layers)
-        x = call_layer(block, x, mask, context, is_checkpointed=is_checkpointed)
-        if number in encoder.interctc_layer_idx:
-            is_normalized = encoder.normalizes_intermediate and encoder.after_norm is not None
-            out = encoder.after_norm(x) if is_normalized else x  # type: ignore[misc]
-            intermediate.append((number, out))
-            if encoder.interctc_use_conditioning:
-                assert ctc is not None
-                assert encoder.conditioning_layer is not None
-                x = x + encoder.conditioning_layer(ctc.softmax(out))
-    if encoder.after_norm is not None:
-        x = encoder.after_norm(x)
-    return EncoderOutput(x, lengths, tuple(intermediate))
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Frames that come out for frames that go in."""
+        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+
+    def _is_checkpointed(self, number: int) -> bool:
+        return self.training and (self.grad_checkpointing or number in self.checkpointed_layers)
 
 
 def resolve_position_types(attention: str, position: str, rel_pos_type: Literal["legacy", "latest"]) -> tuple[str, str]:
@@ -109,7 +128,7 @@ def build_self_attention(
     return MultiHeadedAttention(heads, size, dropout_rate, qk_norm=qk_norm)
 
 
-def check_interctc(layers: Sequence[int] | None, num_blocks: int) -> tuple[int, ...]:
+def _check_interctc(layers: Sequence[int] | None, num_blocks: int) -> tuple[int, ...]:
     """The layers after which intermediate CTC looks, from 1 to num_blocks - 1."""
     layers = tuple(layers or ())
     if any(not 0 < layer < num_blocks for layer in layers):

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from tympan.errors import UserError
-from tympan.models.ctc import Ctc
 from tympan.models.encoder.blocks import (
+    BlockEncoder,
     build_self_attention,
     draw_stochastic_depth,
-    encode_in_blocks,
     per_layer,
     resolve_position_types,
 )
-from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.attention import SelfAttentionContext
 from tympan.nn.cgmlp import ConvolutionalGatingMLP
 from tympan.nn.dropout import Dropout
@@ -26,7 +24,7 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.position import POSITION_CLASSES
 
 
-class BranchformerEncoder(nn.Module):
+class BranchformerEncoder(BlockEncoder):
     """`encoder: branchformer`.
 
     `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
@@ -66,12 +64,10 @@ class BranchformerEncoder(nn.Module):
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:
-        super().__init__()
         if not (use_attn or use_cgmlp):
             raise UserError("encoder_conf use_attn and use_cgmlp are both false: a Branchformer needs a branch")
         attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
-        self.output_size = output_size
-        self.embed = build_input_layer(
+        embed = build_input_layer(
             input_layer,
             input_size=input_size,
             size=output_size,
@@ -115,24 +111,7 @@ class BranchformerEncoder(nn.Module):
                 stochastic_depth_rate=depth_rate,
             )
             blocks.append(block)
-        self.encoders = nn.ModuleList(blocks)
-        self.after_norm = LayerNorm(output_size)
-        self.layer_drop_rate = 0.0
-        self.interctc_layer_idx: tuple[int, ...] = ()
-        self.interctc_use_conditioning = False
-        self.conditioning_layer: nn.Module | None = None
-        self.normalizes_intermediate = True
-        self.checkpointed_layers = frozenset[int]()
-        self.grad_checkpointing = False
-        self.reach: int | None = None
-
-    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
-        """features (batch, time, input size), zero beyond the lengths (batch,)."""
-        return encode_in_blocks(self, features, lengths, ctc)
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
-        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+        super().__init__(embed, blocks, LayerNorm(output_size), output_size=output_size)
 
 
 class BranchformerBlock(nn.Module):

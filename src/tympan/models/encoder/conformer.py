@@ -9,16 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from tympan.errors import UserError
-from tympan.models.ctc import Ctc
 from tympan.models.encoder.blocks import (
+    BlockEncoder,
     build_self_attention,
-    check_interctc,
     draw_stochastic_depth,
-    encode_in_blocks,
     per_layer,
     resolve_position_types,
 )
-from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import SelfAttentionContext
 from tympan.nn.convolution import ConvolutionModule
@@ -29,7 +26,7 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.position import POSITION_CLASSES
 
 
-class ConformerEncoder(nn.Module):
+class ConformerEncoder(BlockEncoder):
     """`encoder: conformer`.
 
     `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
@@ -72,12 +69,10 @@ class ConformerEncoder(nn.Module):
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:
-        super().__init__()
         if ctc_trim:
             raise UserError("encoder_conf ctc_trim: true is not supported; leave it false")
         attention, position = resolve_position_types(selfattention_layer_type, pos_enc_layer_type, rel_pos_type)
-        self.output_size = output_size
-        self.embed = build_input_layer(
+        embed = build_input_layer(
             input_layer,
             input_size=input_size,
             size=output_size,
@@ -96,7 +91,7 @@ class ConformerEncoder(nn.Module):
                 activation=get_activation(activation_type),
             )
 
-        self.encoders = nn.ModuleList(
+        blocks = [
             ConformerBlock(
                 output_size,
                 self_attn=build_self_attention(
@@ -120,25 +115,18 @@ class ConformerEncoder(nn.Module):
                 stochastic_depth_rate=rate,
             )
             for rate in per_layer(stochastic_depth_rate, num_blocks, "stochastic_depth_rate")
-        )
-        self.after_norm = LayerNorm(output_size) if normalize_before else None
-        self.layer_drop_rate = layer_drop_rate
-        self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
-        self.interctc_use_conditioning = interctc_use_conditioning
-        self.conditioning_layer: nn.Module | None = None
-        self.normalizes_intermediate = True
-        self.checkpointed_layers = frozenset[int]()
-        self.grad_checkpointing = False
+        ]
         kernel = max(cnn_module_kernel if use_cnn_module else 1, positionwise_conv_kernel_size)
-        self.reach: int | None = None if attention.startswith("legacy") else kernel // 2
-
-    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
-        """features (batch, time, input size), zero beyond the lengths (batch,)."""
-        return encode_in_blocks(self, features, lengths, ctc)
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
-        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+        super().__init__(
+            embed,
+            blocks,
+            LayerNorm(output_size) if normalize_before else None,
+            output_size=output_size,
+            layer_drop_rate=layer_drop_rate,
+            interctc_layer_idx=interctc_layer_idx,
+            interctc_use_conditioning=interctc_use_conditioning,
+            reach=None if attention.startswith("legacy") else kernel // 2,
+        )
 
 
 class ConformerBlock(nn.Module):

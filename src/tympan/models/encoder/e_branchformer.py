@@ -8,14 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tympan.models.ctc import Ctc
 from tympan.models.encoder.blocks import (
+    BlockEncoder,
     build_self_attention,
-    check_interctc,
-    encode_in_blocks,
     resolve_position_types,
 )
-from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import SelfAttentionContext
 from tympan.nn.cgmlp import ConvolutionalGatingMLP
@@ -27,7 +24,7 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.position import POSITION_CLASSES
 
 
-class EBranchformerEncoder(nn.Module):
+class EBranchformerEncoder(BlockEncoder):
     """`encoder: e_branchformer`. Intermediate CTC sees outputs without the last normalisation, as in ESPnet2.
 
     `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
@@ -72,10 +69,8 @@ class EBranchformerEncoder(nn.Module):
         use_flash_attn: bool = True,
         gradient_checkpoint_layers: Sequence[int] = (),
     ) -> None:
-        super().__init__()
         attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
-        self.output_size = output_size
-        self.embed = build_input_layer(
+        embed = build_input_layer(
             input_layer,
             input_size=input_size,
             size=output_size,
@@ -90,7 +85,7 @@ class EBranchformerEncoder(nn.Module):
             activation = get_activation(ffn_activation_type)
             return PositionwiseFeedForward(output_size, linear_units, dropout_rate, activation)
 
-        self.encoders = nn.ModuleList(
+        blocks = [
             EBranchformerBlock(
                 output_size,
                 attn=build_self_attention(
@@ -115,24 +110,18 @@ class EBranchformerEncoder(nn.Module):
                 merge_conv_kernel=merge_conv_kernel,
             )
             for _ in range(num_blocks)
+        ]
+        super().__init__(
+            embed,
+            blocks,
+            LayerNorm(output_size),
+            output_size=output_size,
+            layer_drop_rate=layer_drop_rate,
+            interctc_layer_idx=interctc_layer_idx,
+            interctc_use_conditioning=interctc_use_conditioning,
+            normalizes_intermediate=False,
+            checkpointed_layers=gradient_checkpoint_layers,
         )
-        self.after_norm = LayerNorm(output_size)
-        self.layer_drop_rate = layer_drop_rate
-        self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
-        self.interctc_use_conditioning = interctc_use_conditioning
-        self.conditioning_layer: nn.Module | None = None
-        self.normalizes_intermediate = False
-        self.checkpointed_layers = frozenset(gradient_checkpoint_layers)
-        self.grad_checkpointing = False
-        self.reach: int | None = None
-
-    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
-        """features (batch, time, input size), zero beyond the lengths (batch,)."""
-        return encode_in_blocks(self, features, lengths, ctc)
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
-        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
 
 
 class EBranchformerBlock(nn.Module):

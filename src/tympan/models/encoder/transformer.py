@@ -8,9 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from tympan.models.ctc import Ctc
-from tympan.models.encoder.blocks import build_self_attention, check_interctc, encode_in_blocks
-from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.blocks import BlockEncoder, build_self_attention
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import SelfAttentionContext
 from tympan.nn.dropout import Dropout
@@ -20,7 +18,7 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.position import PositionalEncoding
 
 
-class TransformerEncoder(nn.Module):
+class TransformerEncoder(BlockEncoder):
     """`encoder: transformer`.
 
     `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
@@ -53,9 +51,7 @@ class TransformerEncoder(nn.Module):
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:
-        super().__init__()
-        self.output_size = output_size
-        self.embed = build_input_layer(
+        embed = build_input_layer(
             input_layer,
             input_size=input_size,
             size=output_size,
@@ -65,7 +61,7 @@ class TransformerEncoder(nn.Module):
             is_linear_rectified=True,
             is_position_optional=True,
         )
-        self.encoders = nn.ModuleList(
+        blocks = [
             TransformerBlock(
                 output_size,
                 self_attn=build_self_attention(
@@ -88,24 +84,17 @@ class TransformerEncoder(nn.Module):
                 concat_after=concat_after,
             )
             for _ in range(num_blocks)
+        ]
+        super().__init__(
+            embed,
+            blocks,
+            LayerNorm(output_size) if normalize_before else None,
+            output_size=output_size,
+            layer_drop_rate=layer_drop_rate,
+            interctc_layer_idx=interctc_layer_idx,
+            interctc_use_conditioning=interctc_use_conditioning,
+            reach=positionwise_conv_kernel_size // 2,
         )
-        self.after_norm = LayerNorm(output_size) if normalize_before else None
-        self.layer_drop_rate = layer_drop_rate
-        self.interctc_layer_idx = check_interctc(interctc_layer_idx, num_blocks)
-        self.interctc_use_conditioning = interctc_use_conditioning
-        self.conditioning_layer: nn.Module | None = None
-        self.normalizes_intermediate = True
-        self.checkpointed_layers = frozenset[int]()
-        self.grad_checkpointing = False
-        self.reach: int | None = positionwise_conv_kernel_size // 2
-
-    def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
-        """features (batch, time, input size), zero beyond the lengths (batch,)."""
-        return encode_in_blocks(self, features, lengths, ctc)
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
-        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
 
 
 class TransformerBlock(nn.Module):
