@@ -89,3 +89,17 @@ def test_audio_and_its_stored_features_give_the_same(recipe: FeatureRecipe) -> N
 def test_without_the_recipe_audio_is_refused() -> None:
     with pytest.raises(UserError, match=r"features\.yaml"):
         recognizer(None).decode([SAMPLES])
+
+
+def test_features_that_are_mapped_read_only_give_no_warning() -> None:
+    import warnings
+
+    from tympan.decode.recognizer import _pad
+
+    mapped = np.ones((3, 2), dtype=np.float32)
+    mapped.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        padded, lengths = _pad([mapped, mapped[:2]], torch.device("cpu"), torch.float32)
+    assert padded.shape == (2, 3, 2)
+    assert lengths.tolist() == [3, 2]

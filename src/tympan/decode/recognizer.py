@@ -263,7 +263,8 @@ def _seconds(token: AlignedToken, frame_shift_s: float) -> tuple[float, float]:
 def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     # Half precision would cut samples to 8 or 11 bits; the model casts what comes after its frontend.
     wide = dtype if dtype == torch.float64 else torch.float32
-    tensors = [torch.from_numpy(np.ascontiguousarray(item)).to(wide) for item in inputs]
+    # Features are mapped from their archive, and torch warns of what it could not write to.
+    tensors = [torch.from_numpy(np.require(item, requirements=["C", "W"])).to(wide) for item in inputs]
     lengths = torch.tensor([len(item) for item in tensors])
     return pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)
 
