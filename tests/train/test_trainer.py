@@ -176,3 +176,11 @@ def test_gradient_noise_does_not_depend_on_the_ranks_generator() -> None:
         updater.learn(MemoryBatches([4]).build_iter(1), number=1, reporter=EpochReporter("train", 1, comm=Solo()))
         found.append(weights(updater))
     assert same(*found)
+
+
+def test_an_anomaly_names_its_utterances(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = MemoryBatches([2, 2])
+    data.spoiled = {row: float("nan") for row in range(4)}
+    with torch.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="nan values"):
+        tiny_trainer(tmp_path, data=data).train_epoch()
+    assert "the batch that failed holds utt" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -108,7 +109,7 @@ class Updater:
             with reporter.measure("iter_time"):
                 batch = next(iterator)
             reporter.frames += _frames(batch)
-            with self.parallel.sync_gradients(index == number - 1):
+            with _naming(batch), self.parallel.sync_gradients(index == number - 1):
                 with reporter.measure("forward_time"):
                     loss, share = self.forward(batch)
                     counts = self.comm.sum(counts_of(loss) * share)
@@ -284,6 +285,16 @@ class Updater:
         self.updates = counters["updates"]
         self.skipped_total = counters["skipped_total"]
         self.skipped_in_a_row = counters["skipped_in_a_row"]
+
+
+@contextmanager
+def _naming(batch: Batch) -> Iterator[None]:
+    """Say which utterances were at work when torch fails: memory, an anomaly, a shape."""
+    try:
+        yield
+    except RuntimeError:
+        logging.error("the batch that failed holds %s", ", ".join(batch.ids))
+        raise
 
 
 def counts_of(loss: Loss) -> Tensor:
