@@ -215,3 +215,10 @@ def test_espnet2s_options_for_several_hosts(beeps: Path, one_process: Path, tmp_
         processes.append(subprocess.Popen(train, env={**environment(), **variables}, stderr=subprocess.DEVNULL))
     assert [process.wait(timeout=200) for process in processes] == [0, 0]
     assert largest_difference(one_process / "2epoch.pth", tmp_path / "exp" / "2epoch.pth") < 1e-7
+
+
+def test_sharded_weights_with_attention_plots_asked_for(beeps: Path, tmp_path: Path) -> None:
+    """One process can't run a model that is spread over two: it is said, and the run goes on."""
+    done = run(beeps, tmp_path, "--fsdp", "true", "--nproc", "2", "--num_att_plot", "1", "--max_epoch", "1")
+    assert done.returncode == 0, done.stderr
+    assert "--fsdp true: attention is not plotted" in done.stderr

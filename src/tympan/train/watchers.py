@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import fields
 from pathlib import Path
 
@@ -40,7 +41,9 @@ def build_watchers(
         watchers.append(Curves(directory / "images"))
     if config.use_tensorboard:
         watchers.append(TensorBoard(directory / "tensorboard"))
-    if config.num_att_plot > 0 and has_speech:
+    if config.num_att_plot > 0 and config.fsdp and processes > 1:
+        logging.warning("--fsdp true: attention is not plotted, since no process holds the whole model")
+    elif config.num_att_plot > 0 and has_speech:
         watchers.append(AttentionPlots(directory / "att_ws", _few(valid, config.num_att_plot), device=device))
     if config.use_wandb:
         watchers.append(
