@@ -18,6 +18,7 @@ _AGAIN = "What was finished is kept: make room, then run the same command again.
 _REMEDIES = {
     errno.ENOSPC: _AGAIN,
     errno.EDQUOT: _AGAIN,
+    errno.EFBIG: "Files may not grow that large here: raise the limit (ulimit -f), or choose another place.",
     errno.EROFS: "Nothing can be written there: choose another place.",
     errno.EACCES: "You may not read or write there: choose another place, or change its permissions.",
 }
