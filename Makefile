@@ -15,7 +15,7 @@ help:
 	@echo "make test-all   the same with the slow tests"
 	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
 	@echo "make bench      all benchmarks, written to benchmarks/RESULTS.md (PEER_ENV=DIR: beside ESPnet)"
-	@echo "make an4-seeds  AN4 trained with several seeds (needs the corpus)"
+	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
 	@echo "make lint | format | types | layers | clean"
 
 setup: $(READY)
@@ -62,7 +62,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run_all.py $(if $(PEER_ENV),--peer_env $(PEER_ENV))
 
 an4-seeds: $(READY)
-	egs/an4/asr1/seeds.sh
+	egs/an4/asr1/seeds.sh $(if $(DATA),--data $(abspath $(DATA)))
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info

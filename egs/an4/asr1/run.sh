@@ -3,4 +3,4 @@
 # Tokens are words and the features are made in the model; both can be chosen otherwise: what is typed here wins.
 cd "$(dirname "$0")" || exit 1
 exec "$(command -v tympan || echo ../../../.venv/bin/tympan)" recipe an4 \
-  --feats_type raw --token_type word --lm_config "" --average best "$@"
+  --feats_type raw --token_type word --lm_config "" "$@"
