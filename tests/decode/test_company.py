@@ -122,3 +122,10 @@ def test_weights_that_are_no_numbers_are_told(tmp_path: Path, audio: list[np.nda
     recognizer = Recognizer(loaded, DecodeSettings(beam_size=3, maxlenratio=-3))
     with pytest.raises(UserError, match="not finite"):
         recognizer.decode([audio[0]])
+
+
+def test_without_a_decoder_the_language_model_does_not_choose_the_candidates(tmp_path: Path) -> None:
+    settings = DecodeSettings(beam_size=3, ctc_weight=0.4, lm_weight=0.2)
+    for model, is_pruned in (("ctc", False), ("transformer", True)):
+        loaded = random_model(tmp_path, model, "transformer", torch.float32)
+        assert Recognizer(loaded, settings).searcher._joint().has_pre_beam is is_pruned

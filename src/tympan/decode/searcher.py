@@ -86,7 +86,8 @@ class Searcher:
             sos=self.model.sos,
             eos=self.model.eos,
             vocab_size=self.model.vocab_size,
-            has_pre_beam=self.settings.ctc_weight < 1.0 and bool(self.full.keys() - {"length_bonus"}),
+            # A language model alone knows too little of what was said to choose the candidates for CTC.
+            has_pre_beam="decoder" in self.full,
             is_length_normalized=self.settings.normalize_length,
         )
 
