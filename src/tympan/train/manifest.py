@@ -38,7 +38,7 @@ def make_manifest(
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "git": git_state(),
-        "data": {path: file_fingerprint(Path(path)) for path in data_files},
+        "data": {str(path): file_fingerprint(Path(path)) for path in data_files},
     }
 
 
