@@ -23,8 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration"))
 
-SETTLED_S = 10.0
-"""A worker has allocated what it needs by then."""
+SETTLED_STEPS = 20
+"""A worker has allocated what it needs by then. Seconds would not tell: on a busy machine it may still be importing."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,13 @@ def main() -> int:
         output, quiet = directory / "disturbed", directory / "quiet"
         several = (*STEADY, "--nproc", "2", "--max_restarts", "100000", "--resume", "true")
 
-        def train(*arguments: str) -> None:
-            subprocess.run(command(config, *arguments), env=environment(), check=True, stderr=subprocess.DEVNULL)  # type: ignore[arg-type]
+        def train(place: Path, *given: str) -> None:
+            subprocess.run(command(config, place, *given), env=environment(), check=True, stderr=subprocess.DEVNULL)
 
         endless = command(config, output, *several, "--max_epoch", "1000000")
         process = subprocess.Popen(endless, env=environment(), stderr=subprocess.DEVNULL)
         deaths = disturb(process, seconds=40 * options.minutes)
-        early, late = watch(process, seconds=20 * options.minutes)
+        early, late = watch(process, output / "train.log", seconds=20 * options.minutes)
         process.send_signal(signal.SIGTERM)
         process.wait()
         log = (output / "train.log").read_text(encoding="utf-8")
@@ -97,18 +97,24 @@ def disturb(process: subprocess.Popen[bytes], *, seconds: float) -> int:
     return deaths
 
 
-def watch(process: subprocess.Popen[bytes], *, seconds: float) -> tuple[Usage, Usage]:
-    """What the first worker uses when it has settled, and at the end."""
+def watch(process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> tuple[Usage, Usage]:
+    """What the first worker uses when it has settled, and so many seconds later."""
     from test_distributed import workers_of
 
-    end = time.monotonic() + max(seconds, 3 * SETTLED_S)
     while len(workers := workers_of(process.pid)) < 2:
         time.sleep(0.2)
-    time.sleep(SETTLED_S)
+    settled = steps_in(log) + SETTLED_STEPS
+    while steps_in(log) < settled and process.poll() is None:
+        time.sleep(0.2)
     early = usage(workers[0])
+    end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         time.sleep(0.5)
     return early, usage(workers[0])
+
+
+def steps_in(log: Path) -> int:
+    return len(re.findall(r"epoch:train:", log.read_text(encoding="utf-8"))) if log.exists() else 0
 
 
 def usage(pid: int) -> Usage:
