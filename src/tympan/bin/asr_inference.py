@@ -38,9 +38,9 @@ class Options:
     bpemodel: Path | None = option(None, help="instead of the config's", group=MODEL)
     allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code", group=MODEL)
 
-    search: Literal["joint", "ctc_greedy", "ctc_prefix", "rescore"] = option(
+    search: Literal["joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon"] = option(
         "joint",
-        help="joint; CTC alone, the best path or the best texts; those, rescored by all the others",
+        help="joint; CTC alone, the best path or the best texts; those, rescored by all the others; words of a lexicon",
         group=SEARCH,
     )
     beam_size: int = option(20, help="hypotheses kept", group=SEARCH)

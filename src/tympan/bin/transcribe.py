@@ -23,7 +23,9 @@ class Options:
     srt: bool = option(False, help="subtitles")
     ctm: bool = option(False, help="words with times, NIST's format")
     output_dir: Path | None = option(None, help="write NAME.txt, NAME.json, ... there instead of the terminal")
-    search: Literal["joint", "ctc_greedy", "ctc_prefix", "rescore"] | None = option(None, help="instead of the model's")
+    search: Literal["joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon"] | None = option(
+        None, help="instead of the model's"
+    )
     beam_size: int | None = option(None, help="instead of the model's", group="search")
     ctc_weight: float | None = option(None, help="instead of the model's", group="search")
     lm_weight: float | None = option(None, help="instead of the model's", group="search")

@@ -18,6 +18,8 @@ class Ended:
     score: float
     scores: dict[str, float]
     """Of each scorer, before weighting."""
+    words: tuple[tuple[str, int], ...] | None = None
+    """Words with how many of the tokens each takes, where a lexicon says so."""
 
     @property
     def length(self) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tympan.decode.hypothesis import Hypothesis
 from tympan.text.tokenizer import SPACE
+from tympan.text.words import is_wide, join_words, split_words
 
 MAX_CAPTION_S = 6.0
 MAX_CAPTION_WIDTH = 42
@@ -58,23 +59,18 @@ def srt(words: Sequence[Word]) -> str:
     """Subtitles: a new one at a pause, and before a line grows too long to be read."""
     lines = []
     for number, caption in enumerate(_captions(words), 1):
-        lines += [str(number), f"{_clock(caption[0].start_s)} --> {_clock(caption[-1].end_s)}", joined(caption), ""]
+        text = join_words(word.text for word in caption)
+        lines += [str(number), f"{_clock(caption[0].start_s)} --> {_clock(caption[-1].end_s)}", text, ""]
     return "\n".join(lines)
-
-
-def joined(words: Sequence[Word]) -> str:
-    """Blanks between words, none between characters that are words by themselves."""
-    text = ""
-    for word in words:
-        is_dense = bool(text) and _is_wide(text[-1]) and _is_wide(word.text[0])
-        text += word.text if not text or is_dense else f" {word.text}"
-    return text
 
 
 def _group(hypothesis: Hypothesis) -> list[tuple[str, list[int]]]:
     """(word, places of its tokens). A token belongs to the word in which it begins."""
+    if hypothesis.words is not None:
+        places = iter(range(len(hypothesis.tokens)))
+        return [(word, list(itertools.islice(places, count))) for word, count in hypothesis.words]
     surfaces = ["" if token == SPACE else token.replace(WORD_BEGIN, "") for token in hypothesis.tokens]
-    words = [part for word in hypothesis.text.split() for part in _split_wide(word)]
+    words = split_words(hypothesis.text)
     if "".join(surfaces) != "".join(words):
         # A tokenizer that changes letters (bytes for rare characters): every token stands for itself.
         return [(surface, [place]) for place, surface in enumerate(surfaces) if surface]
@@ -93,20 +89,6 @@ def _group(hypothesis: Hypothesis) -> list[tuple[str, list[int]]]:
     return [(word, places) for word, places in groups if places]
 
 
-def _split_wide(word: str) -> list[str]:
-    parts: list[str] = []
-    for character in word:
-        if parts and not _is_wide(character) and not _is_wide(parts[-1][-1]):
-            parts[-1] += character
-        else:
-            parts.append(character)
-    return parts
-
-
-def _is_wide(character: str) -> bool:
-    return unicodedata.east_asian_width(character) in ("W", "F")
-
-
 def _captions(words: Sequence[Word]) -> list[list[Word]]:
     captions: list[list[Word]] = []
     for word in words:
@@ -122,7 +104,7 @@ def _captions(words: Sequence[Word]) -> list[list[Word]]:
 
 
 def _width(words: Sequence[Word]) -> int:
-    return sum(2 if _is_wide(character) else 1 for character in joined(words))
+    return sum(2 if is_wide(character) else 1 for character in join_words(word.text for word in words))
 
 
 def _clock(seconds: float) -> str:

@@ -22,6 +22,8 @@ class Hypothesis:
     scores: dict[str, float]
     times: tuple[tuple[float, float], ...] | None = None
     token_confidences: tuple[float, ...] | None = None
+    words: tuple[tuple[str, int], ...] | None = None
+    """Words with how many of the tokens each takes, where tokens are phones."""
 
     @property
     def confidence(self) -> float | None:
@@ -37,7 +39,7 @@ class Hypothesis:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Hypothesis:
         """The inverse of `as_dict`."""
-        times, confidences = values["times"], values["token_confidences"]
+        times, confidences, words = values["times"], values["token_confidences"], values.get("words")
         return cls(
             text=values["text"],
             tokens=tuple(values["tokens"]),
@@ -46,6 +48,7 @@ class Hypothesis:
             scores=dict(values["scores"]),
             times=None if times is None else tuple((start, end) for start, end in times),
             token_confidences=None if confidences is None else tuple(confidences),
+            words=None if words is None else tuple((word, count) for word, count in words),
         )
 
 
@@ -73,6 +76,9 @@ def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
         token_confidences=tuple(value for answer in answers for value in answer.token_confidences or ())
         if has_confidences
         else None,
+        words=None
+        if any(answer.words is None for answer in answers)
+        else tuple(word for answer in answers for word in answer.words or ()),
     )
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.training import load_training_config
+from tympan.decode.lexicon_search import LexiconSearch, load_lexicon_search
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.settings import DecodeSettings
 from tympan.decode.speech_input import SpeechInput, speech_input
@@ -21,6 +22,7 @@ from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
 from tympan.models.weights import fill_weights, load_weights
 from tympan.runtime.precision import choose_precision
+from tympan.text.phonemes import PACKAGES
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 
@@ -37,6 +39,7 @@ class LoadedModel:
     dtype: torch.dtype
     lm: Any | None = None
     ngram: Any | None = None
+    lexicon_search: LexiconSearch | None = None
 
     @property
     def separator(self) -> str:
@@ -67,15 +70,22 @@ def load_model(
     if files.lm_train_config is not None and files.lm_file is not None:
         lm = _load_lm(files.lm_train_config, files.lm_file, vocabulary, files=files, allow_import=allow_import)
         lm.to(device=device, dtype=number_format).eval()
+    tokenizer = _tokenizer(config, files)
+    lexicon_search = None
+    if settings.search == "lexicon":
+        lexicon_search = _lexicon_search(tokenizer, vocabulary, files, settings, device)
     return LoadedModel(
         model=_converted(model, device, number_format),
         vocabulary=vocabulary,
-        tokenizer=_tokenizer(config, files),
+        tokenizer=tokenizer,
         input=speech_input(config, model, folder=files.asr_train_config.parent),
         device=device,
         dtype=number_format,
         lm=lm,
-        ngram=None if files.ngram_file is None else _load_ngram(files.ngram_file, vocabulary, settings, device),
+        ngram=None
+        if files.ngram_file is None or lexicon_search is not None
+        else _load_ngram(files.ngram_file, vocabulary, settings, device),
+        lexicon_search=lexicon_search,
     )
 
 
@@ -125,8 +135,27 @@ def _tokenizer(config: Any, files: ModelFiles) -> Tokenizer:
         token_type,
         bpemodel=bpemodel,
         non_linguistic_symbols=symbols,
-        g2p_type=None if token_type != "phn" else config.g2p,
+        g2p_type=None if token_type != "phn" else _g2p(config.g2p, files),
     )
+
+
+def _g2p(name: str | None, files: ModelFiles) -> str | None:
+    """A package by its name, or a lexicon by its file, which may lie beside the model."""
+    return name if name is None or name in PACKAGES else str(files.find(name))
+
+
+def _lexicon_search(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, files: ModelFiles, settings: DecodeSettings, device: torch.device
+) -> LexiconSearch:
+    lexicon = getattr(tokenizer, "lexicon", None)
+    if lexicon is None:
+        raise UserError(
+            "search lexicon needs a model whose tokens are phones of a lexicon: train it with "
+            "--token_type phn --g2p FILE"
+        )
+    if files.lm_file is not None and settings.lm_weight != 0:
+        raise UserError("search lexicon takes an n-gram of words (--ngram_file), no neural LM: leave out --lm_file")
+    return load_lexicon_search(lexicon, vocabulary, files.ngram_file, settings, device)
 
 
 def _load_lm(

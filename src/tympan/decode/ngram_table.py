@@ -61,11 +61,11 @@ class NgramTable:
 
     def advance(self, states: Tensor, words: Tensor) -> Tensor:
         """The contexts after one more word each. Same shape."""
-        return self._walk(states, words)[1]
+        return self.walk(states, words)[1]
 
     def score(self, states: Tensor, words: Tensor) -> Tensor:
         """log10 p(word | context) for states and words of one shape (broadcast)."""
-        return self._walk(*torch.broadcast_tensors(states, words))[0]
+        return self.walk(*torch.broadcast_tensors(states, words))[0]
 
     def distribution(self, states: Tensor) -> Tensor:
         """log10 probabilities of every word: states (N,) -> (N, W)."""
@@ -90,7 +90,7 @@ class NgramTable:
             scores[row, word] = self.log_prob[entry] + owed[level][row]
         return scores
 
-    def _walk(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
+    def walk(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
         """Back off until the n-gram is known: its score with the weights on the way, and the context after it."""
         state = states
         score = torch.zeros(states.shape, dtype=self.log_prob.dtype, device=states.device)

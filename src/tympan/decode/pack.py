@@ -18,6 +18,7 @@ from tympan.decode.speech_input import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_write
+from tympan.text.phonemes import PACKAGES
 from tympan.text.vocabulary import read_token_list
 
 MODEL_KEYS = (
@@ -85,6 +86,9 @@ def _pack_recognizer(files: ModelFiles, output: Path) -> None:
     if bpemodel is not None:
         shutil.copyfile(bpemodel, output / "bpe.model")
         config["bpemodel"] = "bpe.model"
+    if config.get("g2p") and config["g2p"] not in PACKAGES:
+        shutil.copyfile(files.find(config["g2p"]), output / "lexicon.txt")
+        config["g2p"] = "lexicon.txt"
     symbols = values.get("non_linguistic_symbols")
     if isinstance(symbols, str):
         symbols = [line for line in files.find(symbols).read_text(encoding="utf-8").splitlines() if line.strip()]

@@ -27,6 +27,7 @@ from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
+from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
 """An encoder that pays for padding on a CPU takes this much audio at once, with this share of padding: a sentence keeps
@@ -57,7 +58,9 @@ class Recognizer:
         self.loaded = loaded
         self.settings = settings
         self.limits = limits or BatchLimits()
-        self.searcher = Searcher(loaded.model, settings, lm=loaded.lm, ngram=loaded.ngram)
+        self.searcher = Searcher(
+            loaded.model, settings, lm=loaded.lm, ngram=loaded.ngram, lexicon_search=loaded.lexicon_search
+        )
 
     @classmethod
     def from_pretrained(
@@ -223,7 +226,9 @@ class Recognizer:
             raise UserError(
                 f"the text has {len(ids)} tokens, more than the recording's {frames} encoder frames can hold"
             )
-        ended = Ended(tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob})
+        lexicon = getattr(self.loaded.tokenizer, "lexicon", None)
+        words = None if lexicon is None else tuple((word, len(phones)) for word, phones in lexicon.text2words(text))
+        ended = Ended(tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob}, words=words)
         return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=tuple(tokens))
 
     def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
@@ -240,13 +245,16 @@ class Recognizer:
         tokens = self.loaded.vocabulary.ids2tokens(ended.token_ids)
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
-            text=self.loaded.tokenizer.tokens2text(tokens),
+            text=self.loaded.tokenizer.tokens2text(tokens)
+            if ended.words is None
+            else join_words(word for word, _ in ended.words),
             tokens=tuple(tokens),
             token_ids=ended.token_ids,
             score=ended.score,
             scores=ended.scores,
             times=None if aligned is None else tuple(_seconds(token, shift) for token in aligned.tokens),
             token_confidences=None if aligned is None else tuple(token.confidence for token in aligned.tokens),
+            words=ended.words,
         )
 
     def _joined(self, parts: dict[int, list[Hypothesis]]) -> list[Hypothesis]:

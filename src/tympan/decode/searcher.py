@@ -10,6 +10,7 @@ from tympan.decode.ctc_beam import ctc_prefix_beam_search
 from tympan.decode.ctc_greedy import ctc_greedy
 from tympan.decode.ctc_prefix import CtcPrefixScorer
 from tympan.decode.ended import Ended
+from tympan.decode.lexicon_search import LexiconSearch
 from tympan.decode.limits import LengthLimits
 from tympan.decode.rescore import rescore
 from tympan.decode.scorer import Encoded, FullScorer, PartialScorer
@@ -32,8 +33,10 @@ class Searcher:
         *,
         lm: Any | None = None,
         ngram: FullScorer | PartialScorer | None = None,
+        lexicon_search: LexiconSearch | None = None,
     ) -> None:
         self.settings = settings
+        self.lexicon_search = lexicon_search
         self.model = model
         if model.ctc is None and settings.search != "joint":
             raise UserError(f"search {settings.search} needs CTC, and this model was trained without (ctc_weight 0)")
@@ -63,6 +66,9 @@ class Searcher:
         settings, model = self.settings, self.model
         if settings.search == "ctc_greedy":
             return ctc_greedy(encoded, blank_id=model.blank_id)
+        if settings.search == "lexicon":
+            assert self.lexicon_search is not None
+            return self.lexicon_search(encoded, nbest=settings.nbest)
         if settings.search == "joint":
             return self._joint()(encoded, LengthLimits(settings.maxlenratio, settings.minlenratio))
         found = ctc_prefix_beam_search(encoded, beam_size=settings.beam_size, blank_id=model.blank_id)

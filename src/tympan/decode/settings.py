@@ -7,13 +7,14 @@ from typing import Literal
 
 from tympan.errors import UserError
 
-Search = Literal["joint", "ctc_greedy", "ctc_prefix", "rescore"]
+Search = Literal["joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon"]
 
 
 @dataclass(frozen=True)
 class DecodeSettings:
     """`joint`: attention, CTC, LM and n-gram together, token by token. `ctc_greedy`: the best CTC path.
     `ctc_prefix`: the best texts by CTC alone, frame by frame. `rescore`: those, ranked anew by all the others.
+    `lexicon`: the words that CTC's phones make, with an n-gram of words.
     """
 
     search: Search = "joint"

@@ -39,7 +39,8 @@ class RecipeOptions:
     speeds: str = option("0.9 1.0 1.1", help="copies of the training data; '1.0' for none (Tympan)", group=DATA)
     fbank_config: str = option("conf/fbank.conf", help="Kaldi options of fbank", group=DATA)
     pitch_config: str = option("conf/pitch.conf", help="Kaldi options of pitch", group=DATA)
-    token_type: Literal["char", "bpe", "word"] = option("char", help="kind of tokens (Tympan)", group=DATA)
+    token_type: Literal["char", "bpe", "word", "phn"] = option("char", help="kind of tokens (Tympan)", group=DATA)
+    lexicon: str = option("conf/lexicon.txt", help="how words are said, WORD P1 P2 ... a line, for token_type phn (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
     nbpe: int = option(30, help="tokens to make with token_type bpe (Tympan)", group=DATA)
 
     lm_config: str = option("conf/lm.yaml", help="of the neural LM; empty for none", group=LM)

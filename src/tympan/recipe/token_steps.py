@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +15,17 @@ from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 from tympan.runtime.atomic import atomic_write
+from tympan.text.lexicon import read_lexicon
 from tympan.text.sentencepiece import piece_tokens, train_sentencepiece
 from tympan.text.tokenizer import Tokenizer, build_tokenizer
-from tympan.text.vocabulary import Vocabulary, read_token_list, vocabulary_from_counts, write_token_list, write_units
+from tympan.text.vocabulary import (
+    UNK,
+    Vocabulary,
+    read_token_list,
+    vocabulary_from_counts,
+    write_token_list,
+    write_units,
+)
 
 
 def lang_dir(options: RecipeOptions) -> Path:
@@ -35,8 +44,17 @@ def bpe_model(options: RecipeOptions) -> Path | None:
     return lang_dir(options) / "bpe.model" if options.token_type == "bpe" else None
 
 
+def lexicon_file(options: RecipeOptions) -> Path | None:
+    return Path(options.lexicon) if options.token_type == "phn" else None
+
+
 def tokenizer_for(options: RecipeOptions) -> Tokenizer:
-    return build_tokenizer(options.token_type, bpemodel=bpe_model(options))
+    lexicon = lexicon_file(options)
+    if lexicon is not None and not lexicon.is_file():
+        raise UserError(f"--lexicon: there is no file {lexicon}, and tokens of type phn are the phones of a lexicon.")
+    return build_tokenizer(
+        options.token_type, bpemodel=bpe_model(options), g2p_type=None if lexicon is None else str(lexicon)
+    )
 
 
 def token_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
@@ -47,7 +65,9 @@ def token_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     model = bpe_model(options)
     makes = [units, token_list(options)] + ([model] if model else [])
     settings = {"token_type": options.token_type, "nbpe": options.nbpe if model else None}
-    steps = [Step("dictionary", partial(_write_dictionary, options, text, units), [text], makes, settings)]
+    lexicon = lexicon_file(options)
+    needs = [text] + ([lexicon] if lexicon else [])
+    steps = [Step("dictionary", partial(_write_dictionary, options, text, units), needs, makes, settings)]
     if options.feats_type != "raw":
         for name in (train, *corpus.decoded()):
             steps.append(_lengths_step(options, name))
@@ -71,12 +91,24 @@ def _write_dictionary(options: RecipeOptions, text: Path, units: Path) -> None:
     else:
         tokenizer = tokenizer_for(options)
         counts = Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence))
+        del counts[UNK]
         if not counts:
             raise UserError(f"{text}: it holds no text, so there is no dictionary to make.")
         tokens = vocabulary_from_counts(counts, order="sorted")
     write_token_list(tokens, token_list(options))
     write_units(Vocabulary(tokens), units)
     print(f"    {token_list(options)}: {len(tokens)} tokens")
+    if options.token_type == "phn":
+        _tell_missing(options, sentences)
+
+
+def _tell_missing(options: RecipeOptions, sentences: Sequence[str]) -> None:
+    """Words, or characters, that the lexicon can't say."""
+    lexicon = read_lexicon(options.lexicon)
+    missing = Counter(word for line in sentences for word, phones in lexicon.text2words(line) if phones == (UNK,))
+    if missing:
+        shown = ", ".join(word for word, _ in missing.most_common(10))
+        print(f"    {options.lexicon}: {len(missing)} are not in it, so <unk> {missing.total()} times: {shown}")
 
 
 def _lengths_step(options: RecipeOptions, name: str) -> Step:

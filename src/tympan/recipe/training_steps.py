@@ -23,8 +23,9 @@ from tympan.recipe.corpus import DATA, Corpus, sound_files, sound_triple
 from tympan.recipe.feature_steps import cmvn_file, feature_options, feature_size, write_description
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
-from tympan.recipe.token_steps import bpe_model, shape_files, token_list, tokenizer_for
+from tympan.recipe.token_steps import bpe_model, lexicon_file, shape_files, token_list, tokenizer_for
 from tympan.runtime.atomic import atomic_write
+from tympan.text.words import split_words
 
 LM_TEXT = Path("data", "local", "lm_train", "train.txt")
 
@@ -74,8 +75,11 @@ def lm_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     if options.n_gram:
         arpa = options.ngram_file
         steps.append(
-            Step("n-gram text", partial(_write_lm_text, options, train), [train, token_list(options)], [LM_TEXT])
-        )
+            Step(
+                "n-gram text", partial(_write_lm_text, options, train), [train, token_list(options)], [LM_TEXT],
+                {"unit": "word"} if options.token_type == "phn" else {},
+            )
+        )  # fmt: skip
         arguments = ["-o", str(options.n_gram), "--discount_fallback", "--arpa", str(arpa), str(LM_TEXT)]
         steps.append(
             Step(
@@ -90,7 +94,8 @@ def asr_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     """Stage 4: the recogniser, and beside it how its features are made."""
     train = options.train_set(corpus.train)
     directory = options.asr_dir(train)
-    needs = [token_list(options), DATA / train / "text", DATA / corpus.dev / "text"]
+    lexicon = lexicon_file(options)
+    needs = [token_list(options), DATA / train / "text", DATA / corpus.dev / "text", *([lexicon] if lexicon else [])]
     steps = []
     recordings: list[Path] = []  # else they are in the features
     if options.feats_type == "raw":
@@ -253,6 +258,7 @@ def _data_arguments(options: RecipeOptions, split: str, name: str) -> list[str]:
 def _token_arguments(options: RecipeOptions) -> list[str]:
     model = bpe_model(options)
     arguments = ["--token_type", options.token_type, "--token_list", str(token_list(options))]
+    arguments += ["--g2p", str(lexicon_file(options))] if options.token_type == "phn" else []
     return arguments + (["--bpemodel", str(model)] if model else [])
 
 
@@ -276,9 +282,10 @@ def _as_settings(config: TrainConfig) -> dict[str, Any]:
 
 
 def _write_lm_text(options: RecipeOptions, text: Path) -> None:
-    tokenizer = tokenizer_for(options)
+    # Where tokens are phones, the search looks for words.
+    split = split_words if options.token_type == "phn" else tokenizer_for(options).text2tokens
     with atomic_write(LM_TEXT) as stream:
-        stream.writelines(" ".join(tokenizer.text2tokens(sentence)) + "\n" for sentence in read_table(text).values())
+        stream.writelines(" ".join(split(sentence)) + "\n" for sentence in read_table(text).values())
 
 
 def _describe_features(options: RecipeOptions, stats: Path, directory: Path) -> None:

@@ -1,12 +1,14 @@
-"""Phonemes (`token_type: phn`): already written in the text, or made by an optional g2p package."""
+"""Phonemes (`token_type: phn`): as they are in the text, looked up in a lexicon, or made by an optional g2p package."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from tympan.errors import UserError
+from tympan.text.lexicon import read_lexicon
 from tympan.text.tokenizer import SPACE, Symbols, read_symbols
 
 PACKAGES = {
@@ -18,7 +20,7 @@ PACKAGES = {
 
 
 class PhonemeTokenizer:
-    """Tokens of `g2p_type`; None takes phonemes separated by blanks as they are."""
+    """Tokens of `g2p_type`, a package or the file of a lexicon; None takes phonemes separated by blanks as they are."""
 
     def __init__(
         self,
@@ -28,13 +30,17 @@ class PhonemeTokenizer:
         space_symbol: str = SPACE,
         remove_non_linguistic_symbols: bool = False,
     ) -> None:
-        if g2p_type is not None and g2p_type not in PACKAGES:
-            raise UserError(f"g2p '{g2p_type}' is unknown; choose from {', '.join(PACKAGES)}, or leave it out")
+        if g2p_type is not None and g2p_type not in PACKAGES and not Path(g2p_type).is_file():
+            raise UserError(
+                f"g2p '{g2p_type}' is unknown; choose from {', '.join(PACKAGES)}, name the file of a lexicon "
+                "(WORD P1 P2 ... a line), or leave it out"
+            )
         self.g2p_type = g2p_type
         self.space_symbol = space_symbol
         self.symbols = read_symbols(non_linguistic_symbols)
         self.removes_symbols = remove_non_linguistic_symbols
         self._g2p: Callable[[str], list[str]] | None = None
+        self.lexicon = None if g2p_type is None or g2p_type in PACKAGES else read_lexicon(g2p_type)
         self._load()
 
     def text2tokens(self, line: str) -> list[str]:
@@ -69,7 +75,10 @@ class PhonemeTokenizer:
 
     def _load(self) -> Callable[[str], list[str]]:
         if self._g2p is None:
-            self._g2p = str.split if self.g2p_type is None else _g2p(self.g2p_type)
+            if self.lexicon is not None:
+                self._g2p = self.lexicon.text2phones
+            else:
+                self._g2p = str.split if self.g2p_type is None else _g2p(self.g2p_type)
         return self._g2p
 
 

@@ -1,0 +1,62 @@
+"""Words and how they are said."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from tympan.errors import UserError
+from tympan.text.lexicon import read_lexicon
+from tympan.text.tokenizer import build_tokenizer
+from tympan.text.words import join_words, split_words
+
+
+@pytest.fixture
+def english(tmp_path: Path) -> Path:
+    path = tmp_path / "lexicon.txt"
+    path.write_text(";;; a comment\nA EY\nA(2) AH\nTEN T EH N\nTEN  T IH N\n\nO OW\nOH OW\n", encoding="utf-8")
+    return path
+
+
+def test_variants_of_a_word_stay_in_order(english: Path) -> None:
+    lexicon = read_lexicon(english)
+    assert lexicon.pronunciations["A"] == (("EY",), ("AH",))
+    assert lexicon.pronunciations["TEN"] == (("T", "EH", "N"), ("T", "IH", "N"))
+    assert lexicon.text2phones("TEN A") == ["T", "EH", "N", "EY"]
+
+
+def test_text_without_blanks_is_cut_into_the_longest_words(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("银 y in2\n行 x ing2\n银行 y in2 h ang2\n", encoding="utf-8")
+    lexicon = read_lexicon(path)
+    assert lexicon.text2words("行银行") == [("行", ("x", "ing2")), ("银行", ("y", "in2", "h", "ang2"))]
+    assert lexicon.text2phones("我行") == ["<unk>", "x", "ing2"]
+
+
+def test_a_tokenizer_of_a_lexicon_survives_pickling(english: Path) -> None:
+    tokenizer = pickle.loads(pickle.dumps(build_tokenizer("phn", g2p_type=str(english))))
+    assert tokenizer.text2tokens("TEN OH") == ["T", "EH", "N", "OW"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("A EY\nB\n", "lexicon.txt:2: expected WORD P1 P2"), ("\n", "is empty"), (None, "no such lexicon")],
+)
+def test_a_bad_lexicon_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    path = tmp_path / "lexicon.txt"
+    if text is not None:
+        path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        read_lexicon(path)
+
+
+def test_an_unknown_g2p_says_what_there_is() -> None:
+    with pytest.raises(UserError, match=r"g2p 'nothing' is unknown.*file of a lexicon"):
+        build_tokenizer("phn", g2p_type="nothing")
+
+
+def test_words_are_split_and_joined_as_they_are_written() -> None:
+    mixed = split_words("我们 play 游戏2 now")
+    assert mixed == ["我", "们", "play", "游", "戏", "2", "now"]
+    assert join_words(mixed) == "我们 play 游戏 2 now"
+    assert join_words([]) == ""
