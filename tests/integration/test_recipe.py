@@ -304,6 +304,35 @@ def test_killed_in_every_step_the_recipe_still_ends_the_same(finished: tuple[Pat
         assert torch.equal(tensor, weights[1][name]), name
 
 
+def test_phones_of_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> None:
+    """The corpus's own lexicon: phones are trained, characters come out, also of the packed model alone."""
+    directory = tmp_path / "copy"
+    shutil.copytree(finished[0], directory, symlinks=True)
+    arguments = ["--stage", "2", "--tag", "phones", "--token_type", "phn", "--lm_config", ""]
+    arguments += ["--lexicon", "downloads/resource_aishell/lexicon.txt"]
+    refused = aishell(directory, *arguments, code=2)
+    assert "'search: lexicon'" in refused.stderr
+    (directory / "conf" / "decode.yaml").write_text("{search: lexicon, beam_size: 8, ngram_weight: 0.1}")
+    said = aishell(directory, *arguments).stdout
+    assert re.search(r"^test: CER [\d.]+ %", said, re.MULTILINE)
+    line = next(line for line in said.splitlines() if line.startswith("transcribe with it: "))
+    model, recording = line.split(" transcribe ")[1].split()
+    (directory / model).rename(tmp_path / "moved")
+    heard = transcribe(tmp_path, "moved", str(directory / recording), "--json")
+    (answer,) = json.loads(heard) if heard.lstrip().startswith("[") else [json.loads(heard)]
+    assert sum(count for _, count in answer["words"]) == len(answer["tokens"])
+    assert not set(answer["text"]) & set("0123456789")
+
+
+def transcribe(directory: Path, *arguments: str) -> str:
+    heard = subprocess.run(
+        [sys.executable, "-m", "tympan.bin.transcribe", *arguments],
+        cwd=directory, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert heard.returncode == 0, heard.stderr
+    return heard.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "size"),
@@ -325,8 +354,4 @@ def test_other_ways(finished: tuple[Path, str], tmp_path: Path, arguments: list[
     assert config["input_size"] == size
     line = next(line for line in said.splitlines() if line.startswith("transcribe with it: "))
     model, recording = line.split(" transcribe ")[1].split()
-    heard = subprocess.run(
-        [sys.executable, "-m", "tympan.bin.transcribe", model, recording],
-        cwd=directory, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert heard.returncode == 0, heard.stderr
+    transcribe(directory, model, recording)

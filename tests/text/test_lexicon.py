@@ -33,6 +33,19 @@ def test_text_without_blanks_is_cut_into_the_longest_words(tmp_path: Path) -> No
     assert lexicon.text2phones("我行") == ["<unk>", "x", "ing2"]
 
 
+def test_characters_get_their_share_of_a_word(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("行 x ing2\n银行 y in2 h ang2\n儿子 er2 z iii5\n哪儿 n ar3\n中国 zh ong1 g uo2\n", encoding="utf-8")
+    found = read_lexicon(path).by_character({"银", "行", "中国"}).pronunciations
+    assert found == {
+        "行": (("x", "ing2"), ("h", "ang2")),
+        "银": (("y", "in2"),),
+        "儿": (("er2",),),
+        "子": (("z", "iii5"),),
+        "中国": (("zh", "ong1", "g", "uo2"),),
+    }
+
+
 def test_a_tokenizer_of_a_lexicon_survives_pickling(english: Path) -> None:
     tokenizer = pickle.loads(pickle.dumps(build_tokenizer("phn", g2p_type=str(english))))
     assert tokenizer.text2tokens("TEN OH") == ["T", "EH", "N", "OW"]

@@ -64,7 +64,7 @@ def load_lexicon_search(
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
     model = None if ngram_file is None or settings.ngram_weight == 0 else load_ngram(ngram_file)
     if model is not None:
-        lexicon = lexicon.only_single(set(model.words))
+        lexicon = lexicon.by_character(set(model.words))
     tree = build_tree(lexicon.pronunciations, ids, device=device, source=lexicon.source)
     scores = _word_scores(model, tree.words, settings, device)
     return LexiconSearch(tree, scores, blank_id=vocabulary.blank_id, beam_size=settings.beam_size)

@@ -19,6 +19,7 @@ from tympan.recipe.corpus import Corpus
 from tympan.recipe.decode_steps import inference_arguments
 from tympan.recipe.feature_steps import feature_options
 from tympan.recipe.options import RecipeOptions
+from tympan.recipe.token_steps import tokenizer_for
 from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly, require_checkpoint
 from tympan.runtime.memory import memory_bytes
 
@@ -97,6 +98,9 @@ def _configurations(
     checks: list[tuple[str, int, Callable[[], object]]] = [("data", 0, corpus.check)]
     if options.feats_type != "raw":
         checks.append(("features", 1, lambda: feature_options(options)))
+    # The corpus may bring its lexicon, which stage -1 unpacks.
+    if options.token_type == "phn" and (start > -1 or not Path(options.lexicon).is_relative_to(options.data)):
+        checks.append(("lexicon", 2, lambda: tokenizer_for(options)))
     if options.lm_config:
         checks.append(("resume", 3, lambda: require_checkpoint(options.lm_resume, "--lm_resume")))
         checks.append(("lm", 3, lambda: parse_quietly(LmTrainConfig, lm_arguments(options, corpus), "lm_train")))
@@ -136,6 +140,15 @@ def _parse_inference(options: RecipeOptions, corpus: Corpus) -> dict[str, Any]:
     import yaml
 
     parsed: dict[str, Any] = yaml.safe_load(done.stdout)
+    if options.token_type == "phn" and parsed["search"] != "lexicon":
+        raise UserError(
+            f"--decode_config {options.decode_config}: with token_type phn the words are found by 'search: lexicon', "
+            f"not by {parsed['search']}."
+        )
+    if parsed["search"] == "lexicon" and options.lm_config and parsed["lm_weight"] != 0:
+        raise UserError(
+            'search lexicon uses the n-gram of words and no neural LM: say --lm_config "" (or lm_weight: 0.0).'
+        )
     return parsed
 
 

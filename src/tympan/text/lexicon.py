@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -36,14 +37,18 @@ class Lexicon:
 
     def text2words(self, text: str) -> list[tuple[str, Phones]]:
         """The words of a line with their phones. A word that is not here is cut into the longest words that are, since
-        Chinese is written without blanks; a letter that is none of them is unknown.
+        Chinese is written without blanks, or into characters of others; what is in none of them is unknown.
         """
         return [part for word in text.split() for part in self._parts(word)]
+
+    @cached_property
+    def _characters(self) -> Mapping[str, tuple[Phones, ...]]:
+        return self.by_character(()).pronunciations
 
     def _parts(self, word: str) -> Iterator[tuple[str, Phones]]:
         while word:
             for length in range(min(len(word), self.longest), 0, -1):
-                found = self.pronunciations.get(word[:length])
+                found = self.pronunciations.get(word[:length]) or self._characters.get(word[:length])
                 if found is not None:
                     yield word[:length], found[0]
                     break
@@ -52,14 +57,25 @@ class Lexicon:
                 yield word[0], (UNK,)
             word = word[length:]
 
-    def only_single(self, known: Collection[str]) -> Lexicon:
-        """Without the words that are several, unless they are `known`: a language model of characters makes them up."""
-        kept = {
-            word: variants
-            for word, variants in self.pronunciations.items()
-            if word in known or len(split_words(word)) == 1
-        }
-        return Lexicon(kept, self.source)
+    def by_character(self, known: Collection[str]) -> Lexicon:
+        """Words that a language model of characters does not know, cut into characters with a syllable each. What
+        has another number of syllables is left out.
+        """
+        found: dict[str, dict[Phones, None]] = {}
+        for word, variants in self.pronunciations.items():
+            parts = [word] if word in known else split_words(word)
+            for phones in variants:
+                shares = [phones] if len(parts) == 1 else _syllables(phones)
+                if len(shares) == len(parts):
+                    for part, share in zip(parts, shares, strict=True):
+                        found.setdefault(part, {})[share] = None
+        return Lexicon({word: tuple(variants) for word, variants in found.items()}, self.source)
+
+
+def _syllables(phones: Phones) -> list[Phones]:
+    """A Chinese syllable ends with its tone: y in2 h ang2."""
+    ends = [place for place, phone in enumerate(phones, 1) if phone[-1].isdigit()]
+    return [phones[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 def read_lexicon(path: str | os.PathLike[str]) -> Lexicon:
