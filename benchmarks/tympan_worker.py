@@ -37,10 +37,11 @@ def main() -> None:
 
 def train_step(directory: Path, steps: str = "5") -> dict:
     """Seconds of a step: forward, backward, clipping and Adam. The first step warms up."""
+    keep_freed_memory()  # as asr_train does
     model = build_asr_model(load_training_config(AsrTrainConfig, directory / "asr.yaml")).train()
     batch = {k: torch.from_numpy(v) for k, v in np.load(directory / "batch.npz").items()}
     batch["augment_seed"] = torch.arange(len(batch["speech"]))
-    keep_freed_memory()  # as asr_train does, and its optimiser
+    # asr_train's optimiser.
     optimizer = build_optimizer(torch.optim.Adam, {"lr": 1e-4}, list(model.named_parameters()))
     times = []
     for _ in range(int(steps) + 1):

@@ -174,11 +174,12 @@ def test_training_options_page(corpus: Path, tmp_path: Path) -> None:
 def test_tutorial_page(corpus: Path, tmp_path: Path) -> None:
     for name in ("train", "dev", "test"):
         shutil.copytree(corpus / "data" / name, tmp_path / "data" / name)
+    shutil.copy(corpus / "downloads" / "resource_aishell" / "lexicon.txt", tmp_path)
     recording = next((corpus / "downloads").rglob("*.wav"))
     packed = "mine/exp/train_sp_pytorch_train/packed_model.last10.avg_decode"
     for command in commands(ROOT / "docs" / "tutorial.md"):
         done = run(command.replace("/recordings/one.flac", str(recording)), tmp_path)
-        if command.startswith("tympan recipe new"):
+        if command.startswith("tympan recipe new mine "):
             for name, content in (("train", TRAIN), ("lm", LM), ("decode", DECODE)):
                 (tmp_path / "mine" / "conf" / f"{name}.yaml").write_text(content)
         if command == "mine/run.sh":

@@ -192,6 +192,24 @@ def test_own_data_without_shell(finished: tuple[Path, str], tmp_path: Path) -> N
     assert (made / "dump" / "test" / "deltafalse" / "feats.scp").is_file()
 
 
+def test_own_data_with_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> None:
+    data = finished[0] / "data"
+    lexicon = finished[0] / "downloads" / "resource_aishell" / "lexicon.txt"
+    arguments = ["--train_dir", f"{data / 'train'}", "--dev_dir", f"{data / 'dev'}", "--lexicon", str(lexicon)]
+    recipe(tmp_path, "new", "mine", *arguments)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        [tmp_path / "mine" / "run.sh", "--stop_stage", "lm"], capture_output=True, text=True, check=False,
+        env=environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    tokens = (tmp_path / "mine" / "data" / "lang_phn" / "tokens.txt").read_text(encoding="utf-8").split()
+    spoken = {phone for line in lexicon.read_text(encoding="utf-8").splitlines() for phone in line.split()[1:]}
+    assert set(tokens[2:-1]) <= spoken
+    characters = (tmp_path / "mine" / "data" / "local" / "lm_train" / "train.txt").read_text(encoding="utf-8").split()
+    assert {len(character) for character in characters} == {1}
+
+
 @pytest.mark.slow
 def test_own_recordings_with_segments(finished: tuple[Path, str], tmp_path: Path) -> None:
     """Parts of recordings, features made in the model: nothing is cut or stored before training."""

@@ -28,6 +28,11 @@ nbpe: {nbpe}
 ngpu: {ngpu}
 """
 
+PHONES_YAML = """lexicon: conf/lexicon.txt
+feats_type: raw
+lm_config: ""
+"""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -36,6 +41,7 @@ class Options:
     dev_dir: Path = option(help="data directory to choose by")
     test_dir: list[Path] = option([], help="data directories to decode besides; may be repeated")
     token_type: Literal["char", "bpe", "word"] = option("char", help="kind of tokens")
+    lexicon: Path | None = option(None, help="how words are said, WORD P1 P2 ... a line: tokens are its phones then")
     nbpe: int = option(100, help="tokens to make with token_type bpe")
     ngpu: int = option(0, help="accelerators to train with; 0 is the CPU")
 
@@ -52,6 +58,7 @@ def new_recipe(options: Options) -> None:
     import sys
 
     from tympan.data.kaldi_dir import DataDir
+    from tympan.text.lexicon import read_lexicon
 
     if (options.name / "run.sh").exists():
         raise UserError(f"{options.name} is a recipe already. Choose another name, or change its conf/recipe.yaml.")
@@ -62,12 +69,17 @@ def new_recipe(options: Options) -> None:
         "train_dir": options.train_dir.resolve(),
         "dev_dir": options.dev_dir.resolve(),
         "test_dir": [str(place.resolve()) for place in options.test_dir],
-        "token_type": options.token_type,
+        "token_type": options.token_type if options.lexicon is None else "phn",
         "nbpe": options.nbpe,
         "ngpu": options.ngpu,
     }
-    _write(options.name / "conf" / "recipe.yaml", RECIPE_YAML.format(**values))
-    for source in [*CONF.glob("new/*.yaml"), *CONF.glob("*.conf"), CONF / "specaug.yaml"]:
+    recipe_yaml, kind = RECIPE_YAML.format(**values), "new"
+    if options.lexicon is not None:
+        read_lexicon(options.lexicon)
+        _write(options.name / "conf" / "lexicon.txt", options.lexicon.read_text(encoding="utf-8"))
+        recipe_yaml, kind = recipe_yaml + PHONES_YAML, "new_phones"
+    _write(options.name / "conf" / "recipe.yaml", recipe_yaml)
+    for source in [*CONF.glob(f"{kind}/*.yaml"), *CONF.glob("*.conf"), CONF / "specaug.yaml"]:
         _write(options.name / "conf" / source.name, source.read_text(encoding="utf-8"))
     _write(options.name / "run.sh", RUN_SH.format(tympan=Path(sys.executable).with_name("tympan")))
     (options.name / "run.sh").chmod(0o755)
