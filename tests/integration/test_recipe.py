@@ -340,6 +340,12 @@ def test_phones_of_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> None
     (answer,) = json.loads(heard) if heard.lstrip().startswith("[") else [json.loads(heard)]
     assert sum(count for _, count in answer["words"]) == len(answer["tokens"])
     assert not set(answer["text"]) & set("0123456789")
+    # The folder's own settings are those of the recipe.
+    command = ["--model_tag", "../moved", "--output_dir", "again"]
+    command += ["--data_path_and_name_and_type", "dump/test/deltafalse/feats.scp,speech,kaldi_ark"]
+    subprocess.run([sys.executable, "-m", "tympan.bin.asr_inference", *command], cwd=directory, check=True)
+    (decoded,) = directory.glob("exp/*phones/decode_test*/text")
+    assert (directory / "again" / "text").read_bytes() == decoded.read_bytes()
 
 
 def transcribe(directory: Path, *arguments: str) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +34,7 @@ class Options:
     lm_file: Path | None = option(None, help="its weights", group=MODEL)
     ngram_file: Path | None = option(None, help="n-gram: ARPA, or Tympan's binary file", group=MODEL)
     model_tag: str | None = option(
-        None, help="instead of the above: a packed folder, or OWNER/NAME on a hub", group=MODEL
+        None, help="instead of the above: a packed folder, or OWNER/NAME on a hub, with its settings", group=MODEL
     )
     token_type: Literal["char", "bpe", "word", "phn"] | None = option(None, help="instead of the config's", group=MODEL)
     bpemodel: Path | None = option(None, help="instead of the config's", group=MODEL)
@@ -99,13 +101,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.config.espnet1 import translate_espnet1
     from tympan.config.resolve import Rules
 
-    options = parse_args(
+    parse = partial(
+        parse_args,
         Options,
-        argv,
         prog="tympan asr_inference",
         description=__doc__,
         rules=Rules(translate=translate_espnet1),
     )
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = parse(arguments)
+    _settings(options)
+    packed = _packed_settings(options)
+    if packed is not None:
+        # What the folder brings comes first, and what is said here wins.
+        options = parse(["--config", str(packed), *arguments])
 
     from tympan.decode.session import Work, decode_data, read_sources
     from tympan.runtime.log import setup_logging
@@ -125,8 +134,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def report_failures(failures: Sequence[Any], listed_in: Path) -> int:
     """Name the first few on stderr; the exit code says that there were some."""
-    import sys
-
     for failure in failures[:10]:
         print(f"tympan: not decoded: {failure.id}: {failure.error}", file=sys.stderr)
     if failures:
@@ -134,15 +141,24 @@ def report_failures(failures: Sequence[Any], listed_in: Path) -> int:
     return 1 if failures else 0
 
 
+def _packed_settings(options: Options) -> Path | None:
+    """decode.yaml of a folder that `tympan pack` made."""
+    if options.model_tag is None:
+        return None
+    from tympan.decode.model_files import SETTINGS, find_model
+
+    files = find_model(options.model_tag)
+    return files.root / SETTINGS if files.settings and files.root is not None else None
+
+
 def _spec(options: Options) -> Any:
     from tympan.decode.recognizer import BatchLimits
-    from tympan.decode.settings import DecodeSettings
     from tympan.decode.task import DecodeSpec
     from tympan.runtime.device import choose_kind
 
     if options.ngpu > 1:
         raise UserError("--ngpu is 0 or 1 here; run several decodes with --key_file for several accelerators")
-    settings = DecodeSettings(**{item.name: getattr(options, item.name) for item in fields(DecodeSettings)})
+    settings = _settings(options)
     for name in ("batch_size", "nj", "num_workers"):
         if getattr(options, name) < (0 if name == "num_workers" else 1):
             raise UserError(f"--{name} must be at least {0 if name == 'num_workers' else 1}")
@@ -158,6 +174,12 @@ def _spec(options: Options) -> Any:
     )
     spec.files.check()
     return spec
+
+
+def _settings(options: Options) -> Any:
+    from tympan.decode.settings import DecodeSettings
+
+    return DecodeSettings(**{item.name: getattr(options, item.name) for item in fields(DecodeSettings)})
 
 
 def _files(options: Options) -> Any:
