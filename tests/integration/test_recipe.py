@@ -198,11 +198,12 @@ def test_own_data_with_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> 
     arguments = ["--train_dir", f"{data / 'train'}", "--dev_dir", f"{data / 'dev'}", "--lexicon", str(lexicon)]
     recipe(tmp_path, "new", "mine", *arguments)
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [tmp_path / "mine" / "run.sh", "--stop_stage", "lm"], capture_output=True, text=True, check=False,
-        env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    for arguments in (["--stop_stage", "lm"], ["--check"]):
+        done = subprocess.run(
+            [tmp_path / "mine" / "run.sh", *arguments], capture_output=True, text=True, check=False, env=environment
+        )
+        assert done.returncode == 0, done.stderr
+    assert "all is well" in done.stdout
     tokens = (tmp_path / "mine" / "data" / "lang_phn" / "tokens.txt").read_text(encoding="utf-8").split()
     spoken = {phone for line in lexicon.read_text(encoding="utf-8").splitlines() for phone in line.split()[1:]}
     assert set(tokens[2:-1]) <= spoken

@@ -19,6 +19,7 @@ from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quie
 
 BYTES_A_SECOND = 32_000  # 16 kHz, 16 bit
 FLAC_SHARE = 0.55  # of the size of wav, on speech
+PHONES = 100
 VOCABULARY = {"aishell": 4233, "an4": 30}
 LONGEST_S = 15.0
 UTTERANCE_S = 4.5
@@ -186,6 +187,8 @@ def _tokens(options: RecipeOptions) -> list[str]:
     if path.is_file():
         return path.read_text(encoding="utf-8").split("\n")[:-1]
     size = options.nbpe if options.token_type == "bpe" else VOCABULARY.get(options.corpus, 1000)
+    if options.token_type == "phn":
+        size = PHONES
     return ["<blank>", "<unk>", *(f"token{number}" for number in range(size - 3)), "<sos/eos>"]
 
 

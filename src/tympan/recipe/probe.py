@@ -16,6 +16,7 @@ SAMPLE_S = 5.0
 """Length of the utterances that are trained on and decoded."""
 LM_SENTENCE = 15
 LM_SENTENCES = 32
+WORDS = 1000
 PASSES = 3
 """The first warms up, and a busy machine disturbs some."""
 
@@ -58,7 +59,7 @@ def measure(
         parameters=parameters,
         training_s=training_s / (2 * SAMPLE_S),
         saved_bytes=max(0, saved_bytes - 4 * parameters) / (2 * SAMPLE_S),
-        decoding_s=_time_decoding(model.cpu(), language_model, search, batch),
+        decoding_s=_time_decoding(model.cpu(), language_model, search, tokens, batch),
         features_s=_time_features(options),
         lm_parameters=0 if language_model is None else _parameters(language_model),
         lm_token_s=lm_s / (LM_SENTENCES * LM_SENTENCE),
@@ -105,7 +106,9 @@ def _time_updates(model: Any, batch: dict[str, Any], device: Any) -> tuple[float
     return min(times), sum(kept.values())
 
 
-def _time_decoding(model: Any, lm: Any | None, search: dict[str, Any], batch: dict[str, Any]) -> float:
+def _time_decoding(
+    model: Any, lm: Any | None, search: dict[str, Any], tokens: Sequence[str], batch: dict[str, Any]
+) -> float:
     """The real search on the CPU, ended after as many tokens as so much speech has: an untrained model never ends."""
     import dataclasses
 
@@ -117,11 +120,11 @@ def _time_decoding(model: Any, lm: Any | None, search: dict[str, Any], batch: di
 
     known = {item.name for item in dataclasses.fields(DecodeSettings)}
     settings = DecodeSettings(**{name: value for name, value in search.items() if name in known})
-    tokens = int(SAMPLE_S * TOKENS_A_SECOND)
     searcher = Searcher(
         model.eval(),
-        replace(settings, maxlenratio=-tokens, minlenratio=0.0),
+        replace(settings, maxlenratio=-int(SAMPLE_S * TOKENS_A_SECOND), minlenratio=0.0),
         lm=None if lm is None else lm.cpu().eval(),
+        lexicon_search=_made_up_words(tokens, settings) if settings.search == "lexicon" else None,
     )
     speech, lengths = batch["speech"].cpu(), batch["speech_lengths"].cpu()
     began = time.monotonic()
@@ -130,6 +133,20 @@ def _time_decoding(model: Any, lm: Any | None, search: dict[str, Any], batch: di
         log_probs = None if model.ctc is None else model.ctc.log_softmax(encoded.out)
         searcher(Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
     return (time.monotonic() - began) / (2 * SAMPLE_S)
+
+
+def _made_up_words(tokens: Sequence[str], settings: Any) -> Any:
+    """A search for words of three phones."""
+    import torch
+
+    from tympan.decode.lexicon_search import load_lexicon_search
+    from tympan.text.lexicon import Lexicon
+    from tympan.text.vocabulary import Vocabulary
+
+    phones = tokens[2:-1]
+    said = (tuple(phones[number * step % len(phones)] for step in (1, 3, 7)) for number in range(WORDS))
+    lexicon = Lexicon({f"word{number}": (phones,) for number, phones in enumerate(said)}, "made up")
+    return load_lexicon_search(lexicon, Vocabulary(tokens), None, settings, torch.device("cpu"))
 
 
 def _time_features(options: RecipeOptions) -> float:
