@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.lexicon_search import LexiconSearch, load_lexicon_search
 from tympan.decode.scorer import Encoded
 from tympan.decode.settings import DecodeSettings
@@ -143,6 +144,28 @@ def test_a_word_that_breaks_off_is_left_out(files: tuple[Path, Path]) -> None:
     (found,) = search_for(files, weight=0.1, beam_size=1)(encoded)
     assert found[0].words == (("O", 1),)
     assert found[0].token_ids == (4,)
+
+
+def test_an_ngram_of_other_words_is_named(files: tuple[Path, Path]) -> None:
+    files[1].write_text(ARPA.lower().replace("<unk>", "<unk>"), encoding="utf-8")
+    with pytest.raises(UserError, match="knows none of the words"):
+        search_for(files, weight=0.5)
+
+
+def test_scores_that_are_no_numbers_give_no_text(files: tuple[Path, Path]) -> None:
+    logits = torch.full((1, 5, len(TOKENS)), float("nan"))
+    encoded = Encoded(memory=logits, lengths=torch.tensor([5]), log_probs=logits)
+    assert search_for(files, weight=0.5)(encoded) == [[]]
+
+
+def test_words_of_several_pieces_are_joined_with_blanks() -> None:
+    pieces = [
+        Piece(start, Hypothesis(text, ("T", "UW"), (2, 3), -1.0, {}, words=((text, 2),)))
+        for start, text in ((0.0, "TWO"), (30.0, "TOO"))
+    ]
+    whole = join_pieces(pieces, separator="")
+    assert whole.text == "TWO TOO"
+    assert whole.words == (("TWO", 2), ("TOO", 2))
 
 
 def test_a_model_of_other_phones_is_named(files: tuple[Path, Path]) -> None:

@@ -207,8 +207,9 @@ def test_own_data_with_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> 
     tokens = (tmp_path / "mine" / "data" / "lang_phn" / "tokens.txt").read_text(encoding="utf-8").split()
     spoken = {phone for line in lexicon.read_text(encoding="utf-8").splitlines() for phone in line.split()[1:]}
     assert set(tokens[2:-1]) <= spoken
-    characters = (tmp_path / "mine" / "data" / "local" / "lm_train" / "train.txt").read_text(encoding="utf-8").split()
-    assert {len(character) for character in characters} == {1}
+    # espeak's phones have no tones at their ends, so the words stay whole.
+    words = (tmp_path / "mine" / "data" / "local" / "lm_train" / "train.txt").read_text(encoding="utf-8").split()
+    assert set(words) <= {line.split()[0] for line in lexicon.read_text(encoding="utf-8").splitlines()}
 
 
 @pytest.mark.slow

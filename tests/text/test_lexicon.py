@@ -7,6 +7,7 @@ import pytest
 
 from tympan.errors import UserError
 from tympan.text.lexicon import read_lexicon
+from tympan.text.phonemes import PhonemeTokenizer
 from tympan.text.tokenizer import build_tokenizer
 from tympan.text.words import join_words, split_words
 
@@ -42,6 +43,7 @@ def test_characters_get_their_share_of_a_word(tmp_path: Path) -> None:
         "银": (("y", "in2"),),
         "儿": (("er2",),),
         "子": (("z", "iii5"),),
+        "哪儿": (("n", "ar3"),),
         "中国": (("zh", "ong1", "g", "uo2"),),
     }
 
@@ -68,8 +70,43 @@ def test_an_unknown_g2p_says_what_there_is() -> None:
         build_tokenizer("phn", g2p_type="nothing")
 
 
+def test_a_word_that_is_missing_is_not_spelled(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("TEN T EH N\nT T IY\n", encoding="utf-8")
+    lexicon = read_lexicon(path)
+    assert lexicon.text2words("TENT T") == [("TENT", ("<unk>",)), ("T", ("T", "IY"))]
+    assert lexicon.text2units("TENT T") == ["TENT", "T"]
+
+
+def test_marks_of_other_formats(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("\ufeffTEN T EH N # a number\r\n(2) T UW\n", encoding="utf-8")
+    assert read_lexicon(path).pronunciations == {"TEN": (("T", "EH", "N"),), "(2)": (("T", "UW"),)}
+    path.write_text("TEN 0.5 T EH N\n", encoding="utf-8")
+    with pytest.raises(UserError, match="is a probability"):
+        read_lexicon(path)
+    with pytest.raises(UserError, match="not readable as a lexicon"):
+        read_lexicon(tmp_path)
+
+
+def test_words_without_tones_stay_whole(tmp_path: Path) -> None:
+    path = tmp_path / "lexicon.txt"
+    path.write_text("学校 g a k k o o\nへ e\n학교에 h a k k y o e\n", encoding="utf-8")
+    lexicon = read_lexicon(path)
+    assert lexicon.text2units("学校へ 학교에") == ["学校", "へ", "학교에"]
+    assert lexicon.by_character({"へ"}).pronunciations == lexicon.pronunciations
+
+
+def test_symbols_are_words_of_one_token(english: Path) -> None:
+    tokenizer = build_tokenizer("phn", g2p_type=str(english), non_linguistic_symbols=["<NOISE>"])
+    assert isinstance(tokenizer, PhonemeTokenizer)
+    assert tokenizer.text2words("TEN <NOISE> A") == [("TEN", 3), ("<NOISE>", 1), ("A", 1)]
+    assert len(tokenizer.text2tokens("TEN <NOISE> A")) == 5
+
+
 def test_words_are_split_and_joined_as_they_are_written() -> None:
     mixed = split_words("我们 play 游戏2 now")
     assert mixed == ["我", "们", "play", "游", "戏", "2", "now"]
     assert join_words(mixed) == "我们 play 游戏 2 now"
     assert join_words([]) == ""
+    assert join_words(["나는", "간다"]) == "나는 간다"

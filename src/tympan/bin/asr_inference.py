@@ -54,7 +54,7 @@ class Options:
     ngram_scores_end: bool = option(
         False, help="the n-gram knows the end as </s>; false: an unknown word, as with ESPnet2", group=SEARCH
     )
-    penalty: float = option(0.0, help="added for every token", group=SEARCH)
+    penalty: float = option(0.0, help="added for every token; for every word with search lexicon", group=SEARCH)
     maxlenratio: float = option(
         0.0, help="0: end detection; positive: share of the frames; negative: that many tokens", group=SEARCH
     )

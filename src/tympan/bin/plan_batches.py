@@ -24,6 +24,7 @@ class Options:
     token_list: Path | None = option(None, help="tokens, to measure a text", group=DATA)
     token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="kind of tokens", group=DATA)
     bpemodel: Path | None = option(None, help="sentencepiece model, for bpe", group=DATA)
+    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or the file of a lexicon", group=DATA)
     fs: int | None = option(None, help="steps of the first shape to a second: the sample rate, or 100 for features")
     nj: int = option(1, help="processes that measure lengths")
     batch_type: Literal["unsorted", "sorted", "folded", "length", "numel", "bucket", "seq", "bin", "frame"] = option(
@@ -86,7 +87,9 @@ def _shapes(options: Options) -> tuple[list[Shapes], int | None]:
         return [read_shapes(path, ids) for path in options.shape_file], None
     text = None
     if options.token_list is not None:
-        text = TextPreprocessor(options.token_list, token_type=options.token_type, bpemodel=options.bpemodel)
+        text = TextPreprocessor(
+            options.token_list, token_type=options.token_type, bpemodel=options.bpemodel, g2p=options.g2p
+        )
     dataset = UtteranceDataset(
         options.data_path_and_name_and_type, preprocess=Preprocessor(text=text) if text else None
     )

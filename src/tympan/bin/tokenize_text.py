@@ -29,7 +29,7 @@ class Options:
     non_linguistic_symbols: Path | None = option(None, help="file of symbols that stay whole")
     remove_non_linguistic_symbols: bool = option(False, help="drop those symbols")
     cleaner: list[str] = option([], help="treatment before tokenizing: lowercase, remove_spaces, tacotron, ...")
-    g2p: str | None = option(None, help="grapheme to phoneme, for phn")
+    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or the file of a lexicon")
     write_vocabulary: bool = option(False, help="write the token list, not the tokens of each line", group=VOCABULARY)
     vocabulary_size: int = option(0, help="most tokens in the list, added symbols too; 0: all", group=VOCABULARY)
     cutoff: int = option(0, help="leave out tokens that occur this often or less", group=VOCABULARY)

@@ -48,7 +48,7 @@ class AsrTrainConfig(TrainConfig):
         None, help="symbols such as <noise>, or a file of them", group=TEXT
     )
     cleaner: str | list[str] | None = option(None, help="treatment of text before tokenizing", group=TEXT)
-    g2p: str | None = option(None, help="grapheme to phoneme, for phn", group=TEXT)
+    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or the file of a lexicon", group=TEXT)
     speech_volume_normalize: float | None = option(None, help="peak to scale audio to", group=AUGMENT)
     speed_perturb: list[float] = option([], help="speeds to choose from on the fly (Tympan)", group=AUGMENT)
     volume_perturb: tuple[float, float] | None = option(

@@ -23,7 +23,7 @@ class LmTrainConfig(TrainConfig):
         None, help="symbols such as <noise>, or a file of them", group=TEXT
     )
     cleaner: str | list[str] | None = option(None, help="treatment of text before tokenizing", group=TEXT)
-    g2p: str | None = option(None, help="grapheme to phoneme, for phn", group=TEXT)
+    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or the file of a lexicon", group=TEXT)
     lm: str = choice(LMS, "seq_rnn", help="language model", group=MODEL)
     lm_conf: dict[str, Any] = conf_of("lm", help="its parameters", group=MODEL)
     model: str = choice(LM_MODELS, "lm", help="the model as a whole", group=MODEL)

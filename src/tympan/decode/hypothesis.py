@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tympan.text.words import join_words
+
 
 @dataclass(frozen=True)
 class Hypothesis:
@@ -66,8 +68,13 @@ def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
     has_times = all(answer.times is not None for answer in answers)
     has_confidences = all(answer.token_confidences is not None for answer in answers)
     names = dict.fromkeys(name for answer in answers for name in answer.scores)
+    words = None
+    if all(answer.words is not None for answer in answers):
+        words = tuple(word for answer in answers for word in answer.words or ())
     return Hypothesis(
-        text=separator.join(answer.text for answer in answers if answer.text),
+        text=separator.join(answer.text for answer in answers if answer.text)
+        if words is None
+        else join_words(word for word, _ in words),
         tokens=tuple(token for answer in answers for token in answer.tokens),
         token_ids=tuple(number for answer in answers for number in answer.token_ids),
         score=sum(answer.score for answer in answers),
@@ -76,9 +83,7 @@ def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
         token_confidences=tuple(value for answer in answers for value in answer.token_confidences or ())
         if has_confidences
         else None,
-        words=None
-        if any(answer.words is None for answer in answers)
-        else tuple(word for answer in answers for word in answer.words or ()),
+        words=words,
     )
 
 

@@ -7,7 +7,6 @@ lexicon's tree, the n-gram's context, and whether the last frame was blank: what
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tympan.decode.lexicon_tree import NO_WORD, ROOT, LexiconTree, build_tree
 from tympan.decode.ngram_table import NgramTable
 from tympan.decode.scorer import Encoded
 from tympan.decode.settings import DecodeSettings
+from tympan.errors import UserError
 from tympan.text.lexicon import Lexicon
 from tympan.text.ngram.load import load_ngram
 from tympan.text.ngram.model import NgramModel
@@ -66,22 +66,27 @@ def load_lexicon_search(
     if model is not None:
         lexicon = lexicon.by_character(set(model.words))
     tree = build_tree(lexicon.pronunciations, ids, device=device, source=lexicon.source)
-    scores = _word_scores(model, tree.words, settings, device)
+    scores = _word_scores(model, tree, settings, device)
+    if model is not None and bool((scores.word_of == model.words.index("<unk>")).all()):
+        raise UserError(
+            f"{ngram_file}: it knows none of the words of {lexicon.source}: it must be one of words, in their case"
+        )
     return LexiconSearch(tree, scores, blank_id=vocabulary.blank_id, beam_size=settings.beam_size)
 
 
 def _word_scores(
-    model: NgramModel | None, words: Sequence[str], settings: DecodeSettings, device: torch.device
+    model: NgramModel | None, tree: LexiconTree, settings: DecodeSettings, device: torch.device
 ) -> WordScores:
-    bonus = torch.full((len(words),), settings.penalty, dtype=torch.float64, device=device)
+    bonus = torch.full((len(tree.words),), settings.penalty, dtype=torch.float64, device=device)
     if model is None:
         return WordScores(table=None, word_of=torch.zeros_like(bonus).long(), end=0, weight=0.0, bonus=bonus)
     numbers = {word: number for number, word in enumerate(model.words)}
     unknown = numbers["<unk>"]
-    word_of = torch.tensor([numbers.get(word, unknown) for word in words], device=device)
+    word_of = torch.tensor([numbers.get(word, unknown) for word in tree.words], device=device)
     is_unknown = word_of == unknown
-    # The n-gram has one probability for all words that it does not know: they share it.
-    bonus = bonus - settings.ngram_weight * is_unknown * math.log10(max(int(is_unknown.sum()), 1))
+    # The n-gram has one probability for all words that it does not know: those that can be said share it.
+    sharing = int(is_unknown[tree.word.unique()].sum())
+    bonus = bonus - settings.ngram_weight * is_unknown * math.log10(max(sharing, 1))
     table = NgramTable.from_model(model, device)
     return WordScores(table=table, word_of=word_of, end=numbers["</s>"], weight=settings.ngram_weight, bonus=bonus)
 
@@ -208,7 +213,7 @@ class LexiconSearch:
 
     def _word_ends(self, states: _States) -> _WordEnds:
         """The best states that end a word here: (U, beam_size) at most."""
-        words = self.tree.ending[states.node]  # (U, B, H)
+        words = self.tree.ending(states.node)  # (U, B, H)
         scores, contexts = self.words.step(states.context.unsqueeze(2).expand_as(words), words.clamp(min=0))
         scores = (states.score.unsqueeze(2) + scores).masked_fill(words == NO_WORD, NEVER).flatten(1)
         best = scores.topk(min(self.beam_size, scores.size(1)), dim=1)
@@ -260,7 +265,7 @@ class LexiconSearch:
     def _ranked(self, scores: list[float], words: list[list[int]], tokens: list[list[int]], nbest: int) -> list[Ended]:
         found: dict[tuple[str, ...], Ended] = {}
         for score, word_row, token_row in zip(scores, words, tokens, strict=True):
-            if score == NEVER:
+            if not math.isfinite(score):
                 break
             with_lengths = self._with_lengths(word_row, token_row)
             ids = tuple(token for token in token_row if token != NO_TOKEN)[: sum(count for _, count in with_lengths)]

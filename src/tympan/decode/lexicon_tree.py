@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +12,8 @@ from torch import Tensor
 
 from tympan.errors import UserError
 from tympan.text.lexicon import Phones
+
+logger = logging.getLogger(__name__)
 
 ROOT = 0
 NO_WORD = -1
@@ -25,7 +29,8 @@ class LexiconTree:
     key: Tensor  # (N - 1,) ascending
     child: Tensor  # (N - 1,) the node that this token leads to
     token: Tensor  # (N,) the token that leads here; the root has -1
-    ending: Tensor  # (N, H) numbers of the words that end here, the others NO_WORD
+    first_word: Tensor  # (N + 1,) where the words that end at a node begin in `word`
+    word: Tensor  # (pronunciations,) numbers of words
 
     @property
     def nodes(self) -> int:
@@ -37,6 +42,12 @@ class LexiconTree:
         place = torch.searchsorted(self.key, wanted).clamp_(max=len(self.key) - 1)
         return self.child[place], self.key[place] == wanted
 
+    def ending(self, nodes: Tensor) -> Tensor:
+        """Numbers of the words that end at nodes (...) -> (..., H); NO_WORD where a node has less than H of them."""
+        first, end = self.first_word[nodes].unsqueeze(-1), self.first_word[nodes + 1].unsqueeze(-1)
+        place = first + torch.arange(max(1, int((end - first).max())), device=nodes.device)
+        return torch.where(place < end, self.word[place.clamp(max=len(self.word) - 1)], NO_WORD)
+
 
 def build_tree(
     pronunciations: Mapping[str, Sequence[Phones]], token_ids: Mapping[str, int], *, device: torch.device, source: str
@@ -46,7 +57,7 @@ def build_tree(
     token_of = [-1]
     ending: list[list[int]] = [[]]
     words = tuple(pronunciations)
-    is_sayable = [False] * len(words)
+    sayable = set()
     for number, word in enumerate(words):
         for phones in pronunciations[word]:
             if any(phone not in token_ids for phone in phones):
@@ -61,17 +72,24 @@ def build_tree(
                 node = children[arc]
             if number not in ending[node]:
                 ending[node].append(number)
-            is_sayable[number] = True
-    if not any(is_sayable):
+            sayable.add(number)
+    if len(sayable) < len(words):
+        missing = next(word for number, word in enumerate(words) if number not in sayable)
+        logger.warning(
+            "%s: %d of %d words have phones that the model lacks, such as %s",
+            source, len(words) - len(sayable), len(words), missing,
+        )  # fmt: skip
+    if not sayable:
         raise UserError(f"{source}: the model has the phones of none of its words: was it trained with another?")
     bits = max(token_ids.values()).bit_length()
     arcs = sorted((node << bits | token, child) for (node, token), child in children.items())
-    width = max(map(len, ending))
+    counts = [len(numbers) for numbers in ending]
     return LexiconTree(
         words=words,
         bits=bits,
         key=torch.tensor([key for key, _ in arcs], device=device),
         child=torch.tensor([child for _, child in arcs], device=device),
         token=torch.tensor(token_of, device=device),
-        ending=torch.tensor([row + [NO_WORD] * (width - len(row)) for row in ending], device=device),
+        first_word=torch.tensor([0, *itertools.accumulate(counts)], device=device),
+        word=torch.tensor([number for numbers in ending for number in numbers], device=device),
     )

@@ -22,7 +22,6 @@ from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
 from tympan.models.weights import fill_weights, load_weights
 from tympan.runtime.precision import choose_precision
-from tympan.text.phonemes import PACKAGES
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 
@@ -131,17 +130,13 @@ def _tokenizer(config: Any, files: ModelFiles) -> Tokenizer:
     symbols = config.non_linguistic_symbols
     if isinstance(symbols, str):
         symbols = str(files.find(symbols))
+    lexicon = files.lexicon()
     return build_tokenizer(
         token_type,
         bpemodel=bpemodel,
         non_linguistic_symbols=symbols,
-        g2p_type=None if token_type != "phn" else _g2p(config.g2p, files),
+        g2p_type=config.g2p if lexicon is None else str(lexicon),
     )
-
-
-def _g2p(name: str | None, files: ModelFiles) -> str | None:
-    """A package by its name, or a lexicon by its file, which may lie beside the model."""
-    return name if name is None or name in PACKAGES else str(files.find(name))
 
 
 def _lexicon_search(
@@ -149,9 +144,10 @@ def _lexicon_search(
 ) -> LexiconSearch:
     lexicon = getattr(tokenizer, "lexicon", None)
     if lexicon is None:
+        overridden = f" (leave out --token_type {files.token_type})" if files.token_type not in (None, "phn") else ""
         raise UserError(
-            "search lexicon needs a model whose tokens are phones of a lexicon: train it with "
-            "--token_type phn --g2p FILE"
+            "search lexicon needs a model whose tokens are phones of a lexicon: one trained with "
+            f"--token_type phn --g2p FILE{overridden}"
         )
     if files.lm_file is not None and settings.lm_weight != 0:
         raise UserError("search lexicon takes an n-gram of words (--ngram_file), no neural LM: leave out --lm_file")

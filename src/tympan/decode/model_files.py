@@ -10,8 +10,10 @@ from typing import Any
 
 import yaml
 
+from tympan.config.yaml_text import read_yaml
 from tympan.decode.hub import download
 from tympan.errors import UserError
+from tympan.text.phonemes import PACKAGES
 
 CONFIG = "config.yaml"
 SETTINGS = "decode.yaml"
@@ -52,6 +54,15 @@ class ModelFiles:
             missing.append("a language model needs both --lm_train_config and --lm_file")
         if missing:
             raise UserError("\n".join(missing))
+
+    def lexicon(self) -> Path | None:
+        """The file that the configuration names for the phones of words, where it names one."""
+        config = read_yaml(self.asr_train_config).value
+        name = config.get("g2p") if isinstance(config, dict) else None
+        if name is None or name in PACKAGES or (self.token_type or config.get("token_type")) != "phn":
+            return None
+        # Another toolkit's package is no file: building the tokenizer says what there is.
+        return self.find(name) if Path(name).suffix or Path(name).is_file() else None
 
     def find(self, path: str) -> Path:
         """A path that a configuration names: as it is, or from the model's folder."""

@@ -18,7 +18,6 @@ from tympan.decode.speech_input import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_write
-from tympan.text.phonemes import PACKAGES
 from tympan.text.vocabulary import read_token_list
 
 MODEL_KEYS = (
@@ -86,8 +85,9 @@ def _pack_recognizer(files: ModelFiles, output: Path) -> None:
     if bpemodel is not None:
         shutil.copyfile(bpemodel, output / "bpe.model")
         config["bpemodel"] = "bpe.model"
-    if config.get("g2p") and config["g2p"] not in PACKAGES:
-        shutil.copyfile(files.find(config["g2p"]), output / "lexicon.txt")
+    lexicon = files.lexicon()
+    if lexicon is not None:
+        shutil.copyfile(lexicon, output / "lexicon.txt")
         config["g2p"] = "lexicon.txt"
     symbols = values.get("non_linguistic_symbols")
     if isinstance(symbols, str):

@@ -27,6 +27,7 @@ from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
+from tympan.text.phonemes import PhonemeTokenizer
 from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
@@ -226,9 +227,10 @@ class Recognizer:
             raise UserError(
                 f"the text has {len(ids)} tokens, more than the recording's {frames} encoder frames can hold"
             )
-        lexicon = getattr(self.loaded.tokenizer, "lexicon", None)
-        words = None if lexicon is None else tuple((word, len(phones)) for word, phones in lexicon.text2words(text))
-        ended = Ended(tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob}, words=words)
+        words = self.loaded.tokenizer.text2words(text) if isinstance(self.loaded.tokenizer, PhonemeTokenizer) else None
+        ended = Ended(
+            tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob}, words=None if words is None else tuple(words)
+        )
         return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=tuple(tokens))
 
     def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:

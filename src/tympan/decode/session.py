@@ -131,6 +131,9 @@ def _conditions(spec: DecodeSpec) -> dict[str, Any]:
         for name in ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
         for path in [getattr(spec.files, name)]
     }
+    lexicon = spec.files.lexicon()
+    if lexicon is not None:
+        files["lexicon"] = f"{lexicon} ({_fingerprint(lexicon)})"
     cut = {"max_piece_s": spec.limits.max_piece_s}
     return {**files, **asdict(spec.settings), "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
 

@@ -14,7 +14,7 @@ from tympan.recipe.command import run_command
 from tympan.recipe.corpus import DATA, Corpus, sound_files, sound_triple
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
-from tympan.recipe.token_steps import bpe_model
+from tympan.recipe.token_steps import bpe_model, lexicon_files
 
 SCORES = {"char": "score_cer", "word": "score_wer"}
 """Unit of scoring and its directory, named as in ESPnet2."""
@@ -89,7 +89,7 @@ def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
     reference, hypothesis = DATA / name / "text", decoded / "text"
     label = decoded.name.removeprefix("decode_")
     needs = [options.asr_dir(train) / options.model_file, Path(options.decode_config)]
-    needs += _language_models(options).values()
+    needs += [*_language_models(options).values(), *lexicon_files(options)]
     if options.feats_type == "raw":
         needs += sound_files(DATA / name)
     else:
@@ -126,7 +126,7 @@ def _score_step(reference: Path, hypothesis: Path, unit: str, folder: Path, labe
 def _pack_step(options: RecipeOptions, directory: Path) -> Step:
     folder = packed_dir(options, directory)
     config, weights = directory / "config.yaml", directory / options.model_file
-    needs = [config, weights, Path(options.decode_config), *_language_models(options).values()]
+    needs = [config, weights, Path(options.decode_config), *_language_models(options).values(), *lexicon_files(options)]
     arguments = [str(folder), "--asr_train_config", str(config), "--asr_model_file", str(weights)]
     for flag, path in _language_models(options).items():
         arguments += [flag, str(path)]

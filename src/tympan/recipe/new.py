@@ -60,6 +60,8 @@ def new_recipe(options: Options) -> None:
     from tympan.data.kaldi_dir import DataDir
     from tympan.text.lexicon import read_lexicon
 
+    if options.lexicon is not None and options.token_type != "char":
+        raise UserError("--lexicon makes phones the tokens: leave out --token_type")
     if (options.name / "run.sh").exists():
         raise UserError(f"{options.name} is a recipe already. Choose another name, or change its conf/recipe.yaml.")
     for directory in (options.train_dir, options.dev_dir, *options.test_dir):

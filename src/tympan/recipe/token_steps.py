@@ -44,12 +44,13 @@ def bpe_model(options: RecipeOptions) -> Path | None:
     return lang_dir(options) / "bpe.model" if options.token_type == "bpe" else None
 
 
-def lexicon_file(options: RecipeOptions) -> Path | None:
-    return Path(options.lexicon) if options.token_type == "phn" else None
+def lexicon_files(options: RecipeOptions) -> list[Path]:
+    """The lexicon, where tokens are its phones."""
+    return [Path(options.lexicon)] if options.token_type == "phn" else []
 
 
 def tokenizer_for(options: RecipeOptions) -> Tokenizer:
-    lexicon = lexicon_file(options)
+    lexicon = next(iter(lexicon_files(options)), None)
     if lexicon is not None and not lexicon.is_file():
         raise UserError(f"--lexicon: there is no file {lexicon}, and tokens of type phn are the phones of a lexicon.")
     return build_tokenizer(
@@ -65,8 +66,7 @@ def token_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     model = bpe_model(options)
     makes = [units, token_list(options)] + ([model] if model else [])
     settings = {"token_type": options.token_type, "nbpe": options.nbpe if model else None}
-    lexicon = lexicon_file(options)
-    needs = [text] + ([lexicon] if lexicon else [])
+    needs = [text, *lexicon_files(options)]
     steps = [Step("dictionary", partial(_write_dictionary, options, text, units), needs, makes, settings)]
     if options.feats_type != "raw":
         for name in (train, *corpus.decoded()):
@@ -91,7 +91,12 @@ def _write_dictionary(options: RecipeOptions, text: Path, units: Path) -> None:
     else:
         tokenizer = tokenizer_for(options)
         counts = Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence))
-        del counts[UNK]
+        unknown = counts.pop(UNK, 0)
+        if unknown and not counts:
+            raise UserError(
+                f"{options.lexicon} has none of the words of {text} (such as '{sentences[0].split()[0]}'): "
+                "is it of another language, or written in other case?"
+            )
         if not counts:
             raise UserError(f"{text}: it holds no text, so there is no dictionary to make.")
         tokens = vocabulary_from_counts(counts, order="sorted")
@@ -114,6 +119,7 @@ def _tell_missing(options: RecipeOptions, sentences: Sequence[str]) -> None:
 def _lengths_step(options: RecipeOptions, name: str) -> Step:
     directory = options.dump_dir(name)
     needs = [directory / "utt2num_frames", directory / "feats.scp", DATA / name / "text", token_list(options)]
+    needs += lexicon_files(options)
     makes = [*shape_files(options, name), directory / "data.json"]
     return Step(f"lengths {name}", partial(_write_lengths, options, name), needs, makes, {"token": token_name(options)})
 

@@ -23,9 +23,9 @@ from tympan.recipe.corpus import DATA, Corpus, sound_files, sound_triple
 from tympan.recipe.feature_steps import cmvn_file, feature_options, feature_size, write_description
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
-from tympan.recipe.token_steps import bpe_model, lexicon_file, shape_files, token_list, tokenizer_for
+from tympan.recipe.token_steps import bpe_model, lexicon_files, shape_files, token_list, tokenizer_for
 from tympan.runtime.atomic import atomic_write
-from tympan.text.words import split_words
+from tympan.text.lexicon import read_lexicon
 
 LM_TEXT = Path("data", "local", "lm_train", "train.txt")
 
@@ -76,7 +76,8 @@ def lm_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
         arpa = options.ngram_file
         steps.append(
             Step(
-                "n-gram text", partial(_write_lm_text, options, train), [train, token_list(options)], [LM_TEXT],
+                "n-gram text", partial(_write_lm_text, options, train),
+                [train, token_list(options), *lexicon_files(options)], [LM_TEXT],
                 {"unit": "word"} if options.token_type == "phn" else {},
             )
         )  # fmt: skip
@@ -94,8 +95,7 @@ def asr_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
     """Stage 4: the recogniser, and beside it how its features are made."""
     train = options.train_set(corpus.train)
     directory = options.asr_dir(train)
-    lexicon = lexicon_file(options)
-    needs = [token_list(options), DATA / train / "text", DATA / corpus.dev / "text", *([lexicon] if lexicon else [])]
+    needs = [token_list(options), DATA / train / "text", DATA / corpus.dev / "text", *lexicon_files(options)]
     steps = []
     recordings: list[Path] = []  # else they are in the features
     if options.feats_type == "raw":
@@ -258,7 +258,7 @@ def _data_arguments(options: RecipeOptions, split: str, name: str) -> list[str]:
 def _token_arguments(options: RecipeOptions) -> list[str]:
     model = bpe_model(options)
     arguments = ["--token_type", options.token_type, "--token_list", str(token_list(options))]
-    arguments += ["--g2p", str(lexicon_file(options))] if options.token_type == "phn" else []
+    arguments += ["--g2p", options.lexicon] if options.token_type == "phn" else []
     return arguments + (["--bpemodel", str(model)] if model else [])
 
 
@@ -283,7 +283,8 @@ def _as_settings(config: TrainConfig) -> dict[str, Any]:
 
 def _write_lm_text(options: RecipeOptions, text: Path) -> None:
     # Where tokens are phones, the search looks for words.
-    split = split_words if options.token_type == "phn" else tokenizer_for(options).text2tokens
+    is_phones = options.token_type == "phn"
+    split = read_lexicon(options.lexicon).text2units if is_phones else tokenizer_for(options).text2tokens
     with atomic_write(LM_TEXT) as stream:
         stream.writelines(" ".join(split(sentence)) + "\n" for sentence in read_table(text).values())
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from tympan.errors import UserError
 from tympan.text.vocabulary import UNK
-from tympan.text.words import split_words
+from tympan.text.words import dense_runs, split_words
 
 Phones = tuple[str, ...]
 
-_VARIANT = re.compile(r"\(\d+\)$")
-_COMMENTS = (";;;", "##")
+_VARIANT = re.compile(r"(?<=.)\(\d+\)$")
+_COMMENT = re.compile(r"^(;;;|##).*|\s#\s.*")
+_PROBABILITY = re.compile(r"\d*\.\d+(e-?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -27,73 +28,103 @@ class Lexicon:
     pronunciations: Mapping[str, tuple[Phones, ...]]
     source: str
 
-    @cached_property
-    def longest(self) -> int:
-        return max(map(len, self.pronunciations))
-
     def text2phones(self, text: str) -> list[str]:
         """The phones of a line."""
         return [phone for _, phones in self.text2words(text) for phone in phones]
 
     def text2words(self, text: str) -> list[tuple[str, Phones]]:
-        """The words of a line with their phones. A word that is not here is cut into the longest words that are, since
-        Chinese is written without blanks, or into characters of others; what is in none of them is unknown.
+        """The words of a line with their phones. What is not here is unknown; but where no blanks are written it is cut
+        into the longest words that are here, or into characters of others.
         """
         return [part for word in text.split() for part in self._parts(word)]
 
-    @cached_property
-    def _characters(self) -> Mapping[str, tuple[Phones, ...]]:
-        return self.by_character(()).pronunciations
+    def text2units(self, text: str) -> list[str]:
+        """What an n-gram for this lexicon counts: characters where words can be cut into them, else its words."""
+        return split_words(text) if self._has_tones else [word for word, _ in self.text2words(text)]
 
     def _parts(self, word: str) -> Iterator[tuple[str, Phones]]:
-        while word:
-            for length in range(min(len(word), self.longest), 0, -1):
-                found = self.pronunciations.get(word[:length]) or self._characters.get(word[:length])
+        if word in self.pronunciations:
+            yield word, self.pronunciations[word][0]
+            return
+        for run, is_dense in dense_runs(word):
+            if is_dense:
+                yield from self._cut(run)
+            else:
+                yield run, self.pronunciations.get(run, ((UNK,),))[0]
+
+    def _cut(self, run: str) -> Iterator[tuple[str, Phones]]:
+        while run:
+            for length in range(min(len(run), self._longest), 0, -1):
+                found = self.pronunciations.get(run[:length]) or self._characters.get(run[:length])
                 if found is not None:
-                    yield word[:length], found[0]
+                    yield run[:length], found[0]
                     break
             else:
                 length = 1
-                yield word[0], (UNK,)
-            word = word[length:]
+                yield run[0], (UNK,)
+            run = run[length:]
 
     def by_character(self, known: Collection[str]) -> Lexicon:
         """Words that a language model of characters does not know, cut into characters with a syllable each. What
-        has another number of syllables is left out.
+        has another number of syllables stays whole.
         """
         found: dict[str, dict[Phones, None]] = {}
         for word, variants in self.pronunciations.items():
             parts = [word] if word in known else split_words(word)
             for phones in variants:
-                shares = [phones] if len(parts) == 1 else _syllables(phones)
-                if len(shares) == len(parts):
-                    for part, share in zip(parts, shares, strict=True):
-                        found.setdefault(part, {})[share] = None
+                shares = _syllables(phones)
+                if len(parts) == 1 or len(shares) != len(parts):
+                    found.setdefault(word, {})[phones] = None
+                    continue
+                for part, share in zip(parts, shares, strict=True):
+                    found.setdefault(part, {})[share] = None
         return Lexicon({word: tuple(variants) for word, variants in found.items()}, self.source)
+
+    @cached_property
+    def _longest(self) -> int:
+        return max(map(len, self.pronunciations))
+
+    @cached_property
+    def _has_tones(self) -> bool:
+        return any(_syllables(phones) for variants in self.pronunciations.values() for phones in variants)
+
+    @cached_property
+    def _characters(self) -> Mapping[str, tuple[Phones, ...]]:
+        return self.by_character(()).pronunciations
 
 
 def _syllables(phones: Phones) -> list[Phones]:
     """A Chinese syllable ends with its tone: y in2 h ang2."""
     ends = [place for place, phone in enumerate(phones, 1) if phone[-1].isdigit()]
+    if ends[-1:] != [len(phones)]:
+        return []
     return [phones[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 def read_lexicon(path: str | os.PathLike[str]) -> Lexicon:
     """`WORD P1 P2 ...` a line; a second line for a word, or `WORD(2)`, is another pronunciation of it."""
+    name = os.fspath(path)
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
-        raise UserError(f"{os.fspath(path)}: no such lexicon") from None
+        raise UserError(f"{name}: no such lexicon") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{os.fspath(path)}: a lexicon is text in UTF-8; byte {error.start} is not") from None
+        raise UserError(f"{name}: a lexicon is text in UTF-8; byte {error.start} is not") from None
+    except OSError as error:
+        raise UserError(f"{name}: not readable as a lexicon: {error.strerror}") from None
     found: dict[str, dict[Phones, None]] = {}
     for number, line in enumerate(lines, 1):
-        if not line.strip() or line.startswith(_COMMENTS):
+        fields = _COMMENT.sub("", line).split()
+        if not fields:
             continue
-        word, *phones = line.split()
+        word, *phones = fields
         if not phones:
-            raise UserError(f"{os.fspath(path)}:{number}: expected WORD P1 P2 ..., found only '{word}'")
+            raise UserError(f"{name}:{number}: expected WORD P1 P2 ..., found only '{word}'")
+        if _PROBABILITY.fullmatch(phones[0]):
+            raise UserError(
+                f"{name}:{number}: '{phones[0]}' is a probability: give lexicon.txt, not Kaldi's lexiconp.txt"
+            )
         found.setdefault(_VARIANT.sub("", word), {})[tuple(phones)] = None
     if not found:
-        raise UserError(f"{os.fspath(path)}: the lexicon is empty")
-    return Lexicon({word: tuple(variants) for word, variants in found.items()}, os.fspath(path))
+        raise UserError(f"{name}: the lexicon is empty")
+    return Lexicon({word: tuple(variants) for word, variants in found.items()}, name)

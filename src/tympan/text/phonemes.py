@@ -43,6 +43,18 @@ class PhonemeTokenizer:
         self.lexicon = None if g2p_type is None or g2p_type in PACKAGES else read_lexicon(g2p_type)
         self._load()
 
+    def text2words(self, line: str) -> list[tuple[str, int]] | None:
+        """Words with their numbers of tokens, where a lexicon tells them."""
+        if self.lexicon is None:
+            return None
+        words: list[tuple[str, int]] = []
+        for part, is_symbol in self._split(line):
+            if not is_symbol:
+                words += [(word, len(phones)) for word, phones in self.lexicon.text2words(part)]
+            elif not self.removes_symbols:
+                words.append((part, 1))
+        return words
+
     def text2tokens(self, line: str) -> list[str]:
         tokens: list[str] = []
         for word, is_symbol in self._split(line):
