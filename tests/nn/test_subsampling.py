@@ -10,9 +10,11 @@ from tympan.nn.position import PositionalEncoding
 from tympan.nn.subsampling import CONV1D_SHAPES, CONV2D_SHAPES, Conv1dSubsampling, Conv2dSubsampling
 
 
+@pytest.mark.parametrize("numbers", [1, 1500, 1 << 21], ids=["one by one", "in parts", "together"])
 @pytest.mark.parametrize("bands", [16, 17, 18, 19])
 @pytest.mark.parametrize("time", [7, 8, 9, 10, 31])
-def test_products_equal_convolutions(time: int, bands: int) -> None:
+def test_products_equal_convolutions(time: int, bands: int, numbers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tympan.nn.fused_subsampling.WIDE_NUMBERS", numbers)
     torch.manual_seed(time + bands)
     layer = Conv2dSubsampling("conv2d", input_size=bands, size=5, position=PositionalEncoding(5, 0.0)).double()
     x = torch.randn(3, time, bands, dtype=torch.float64)
