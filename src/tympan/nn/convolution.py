@@ -48,7 +48,9 @@ class DepthwiseConv1d(nn.Conv1d):
     def forward(self, x: Tensor) -> Tensor:
         image = x.transpose(1, 2).unsqueeze(2)  # (batch, channels, 1, time)
         padding = (0, self.kernel_size[0] // 2)
-        out = F.conv2d(image, self.weight.unsqueeze(2), self.bias, padding=padding, groups=self.groups)
+        # Flattened, so that the gradient comes back laid out as the weight is: DDP warns of any other stride.
+        weight = self.weight.flatten(1)[:, None, None]
+        out = F.conv2d(image, weight, self.bias, padding=padding, groups=self.groups)
         return out.squeeze(2).transpose(1, 2)
 
 
