@@ -1,6 +1,6 @@
 """Runs inside ESPnet's own environment: the peer's side of a benchmark, through its public classes. Prints JSON.
 
-usage: python peer_worker.py model DIR | train_step DIR [STEPS] | decode DIR
+usage: python peer_worker.py model DIR | train_step DIR [STEPS] | decode DIR [SHARE]
 `model` makes random weights of the AISHELL size (recogniser and language model) that both tools then load.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,8 +19,9 @@ import yaml
 from espnet2.bin.asr_inference import Speech2Text
 from espnet2.tasks.asr import ASRTask
 from espnet2.tasks.lm import LMTask
+from peer_share import begin_together, my_utterances
 
-THREADS = 2
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 HOP, WINDOW = 160, 400
 
 
@@ -68,7 +70,7 @@ def train_step(directory: Path, steps: str = "5") -> dict:
     return {"forward_s": parts[0], "backward_s": parts[1], "optim_s": parts[2], "audio_s_per_s": audio_s / sum(parts)}
 
 
-def decode(directory: Path) -> dict:
+def decode(directory: Path, share: str = "0/1") -> dict:
     """Real-time factor of one-by-one joint search, and the hypotheses."""
     settings = yaml.safe_load((directory / "decode.yaml").read_text(encoding="utf-8"))
     recognise = Speech2Text(
@@ -78,15 +80,17 @@ def decode(directory: Path) -> dict:
         lm_file=str(directory / "lm.pth"),
         **settings,
     )
-    audio = dict(np.load(directory / "utterances.npz"))
+    audio = my_utterances(directory, share)
     for samples in audio.values():  # a first pass warms up; a decode is thousands of them
         recognise(samples)
+    begin_together(directory, share)
+    began = time.time()
     start = time.perf_counter()
     best = {name: recognise(samples)[0] for name, samples in audio.items()}
     seconds = time.perf_counter() - start
     total = sum(len(samples) for samples in audio.values()) / 16000
     hypotheses = {name: {"ids": list(map(int, hyp[2])), "score": float(hyp[3].score)} for name, hyp in best.items()}
-    return {"rtf": seconds / total, "seconds": seconds, "audio_s": total, "hypotheses": hypotheses}
+    return {"rtf": seconds / total, "began": began, "seconds": seconds, "audio_s": total, "hypotheses": hypotheses}
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Tympan's side of the comparison with ESPnet: the same weights, batch and utterances as peer_worker.py. Prints JSON.
 
-usage: python tympan_worker.py train_step DIR [STEPS] | decode DIR [BATCH_SIZE]
+usage: python tympan_worker.py train_step DIR [STEPS] | decode DIR [BATCH_SIZE] [SHARE]
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import yaml
+from peer_share import begin_together, my_utterances
 
 from tympan.config import load_training_config
 from tympan.config.asr import AsrTrainConfig
@@ -24,7 +26,7 @@ from tympan.models.build import build_asr_model
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.train.optimizers import build_optimizer
 
-THREADS = 2
+THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 
 
 def main() -> None:
@@ -59,7 +61,7 @@ def train_step(directory: Path, steps: str = "5") -> dict:
     return {"forward_s": parts[0], "backward_s": parts[1], "optim_s": parts[2], "audio_s_per_s": audio_s / sum(parts)}
 
 
-def decode(directory: Path, batch_size: str = "1") -> dict:
+def decode(directory: Path, batch_size: str = "1", share: str = "0/1") -> dict:
     """Real-time factor of the batched joint search, and the hypotheses."""
     settings = DecodeSettings(**yaml.safe_load((directory / "decode.yaml").read_text(encoding="utf-8")))
     files = ModelFiles(
@@ -70,14 +72,16 @@ def decode(directory: Path, batch_size: str = "1") -> dict:
     )
     loaded = load_model(files, settings, device=torch.device("cpu"), dtype="float32")
     recognise = Recognizer(loaded, settings, limits=BatchLimits(batch_size=int(batch_size)))
-    audio = dict(np.load(directory / "utterances.npz"))
+    audio = my_utterances(directory, share)
     list(recognise.recognize(list(audio.values())))  # a first pass warms up; a decode is thousands of them
+    begin_together(directory, share)
+    began = time.time()
     start = time.perf_counter()
     best = {place: hypotheses[0] for place, hypotheses in recognise.recognize(list(audio.values()))}
     seconds = time.perf_counter() - start
     total = sum(len(samples) for samples in audio.values()) / 16000
     hypotheses = {name: {"ids": list(best[n].token_ids), "score": best[n].score} for n, name in enumerate(audio)}
-    return {"rtf": seconds / total, "seconds": seconds, "audio_s": total, "hypotheses": hypotheses}
+    return {"rtf": seconds / total, "began": began, "seconds": seconds, "audio_s": total, "hypotheses": hypotheses}
 
 
 if __name__ == "__main__":
