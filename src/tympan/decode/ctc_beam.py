@@ -43,7 +43,7 @@ class _Texts:
 def ctc_prefix_beam_search(encoded: Encoded, *, beam_size: int, blank_id: int) -> list[list[Ended]]:
     """The `beam_size` best texts of each utterance, best first."""
     assert encoded.log_probs is not None
-    log_probs = encoded.log_probs.double()
+    log_probs = encoded.log_probs.double().contiguous()  # frame by frame
     texts = _empty(log_probs, beam_size)
     for frame in range(log_probs.size(1)):
         now = log_probs[:, frame]

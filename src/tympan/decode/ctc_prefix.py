@@ -34,7 +34,8 @@ class CtcPrefixState(BeamState):
     blank_sums: Tensor = field(metadata=PER_UTTERANCE)  # (U, T), running sums of the blank's log posteriors
     utterance: Tensor = field(metadata=PER_UTTERANCE)  # (U,), its row in log_probs
     lengths: Tensor = field(metadata=PER_UTTERANCE)  # (U,)
-    log_probs: Tensor = field(metadata=STATIC)  # (utterances at the start, T, V): too large to be copied as they leave
+    by_token: Tensor = field(metadata=STATIC)
+    """(utterances at the start, V, T) log posteriors: too large to be copied as utterances leave."""
     is_started: bool = field(metadata=STATIC)
 
 
@@ -48,10 +49,11 @@ class CtcPrefixScorer:
     def start(self, encoded: Encoded, beams: int) -> CtcPrefixState:
         if encoded.log_probs is None:
             raise ValueError("the CTC prefix score needs CTC log posteriors")
-        log_probs, lengths = encoded.log_probs, encoded.lengths
-        utterance = torch.arange(encoded.utterances, device=log_probs.device)
-        padding = _is_padding(lengths, log_probs.size(1))
-        blank_sums = _readable(log_probs[:, :, self.blank_id], padding).double().cumsum(1)
+        lengths = encoded.lengths
+        by_token = encoded.log_probs.transpose(1, 2).contiguous()
+        utterance = torch.arange(encoded.utterances, device=by_token.device)
+        padding = _is_padding(lengths, by_token.size(2))
+        blank_sums = _readable_(by_token[:, self.blank_id].clone(), padding).double().cumsum(1)
         before = _shift(blank_sums, first=0.0).masked_fill(padding, NEVER)
         before = before.unsqueeze(1).expand(-1, beams, -1)
         ends = blank_sums.gather(1, lengths.unsqueeze(1) - 1).expand(-1, beams)
@@ -64,7 +66,7 @@ class CtcPrefixScorer:
             blank_sums=blank_sums,
             utterance=utterance,
             lengths=lengths,
-            log_probs=log_probs,
+            by_token=by_token,
             is_started=False,
         )
 
@@ -73,7 +75,7 @@ class CtcPrefixScorer:
     ) -> tuple[Tensor, CtcPrefixState]:
         state = self._extend(tokens, state) if state.is_started else replace(state, is_started=True)
         if candidates is None:
-            scores, ids = self._score_all(state), torch.arange(state.log_probs.size(2), device=tokens.device)
+            scores, ids = self._score_all(state), torch.arange(state.by_token.size(1), device=tokens.device)
         else:
             scores, ids = self._score(candidates, state), candidates
         scores = torch.where(ids == self.eos, state.ends.unsqueeze(2), scores)
@@ -81,21 +83,21 @@ class CtcPrefixScorer:
         return scores.masked_fill(ids == self.blank_id, NEVER), state
 
     def _score(self, candidates: Tensor, state: CtcPrefixState) -> Tensor:
-        frames = _frames_of(candidates, state)  # (U, T, B, C)
+        frames = _frames_of(candidates, state)  # (U, B, C, T)
         peak = _peak(state.before_any)
         # Relative to the best frame, float32 posteriors need no more than float32 here.
-        before = (state.before_any - peak).to(frames.dtype).transpose(1, 2)
-        scores = _log_sum(frames + before.unsqueeze(3), 1) + peak
+        before = (state.before_any - peak).to(frames.dtype)
+        scores = _log_sum(frames.add_(before.unsqueeze(2))) + peak
         return torch.where(candidates == state.last.unsqueeze(2), self._again(state), scores)
 
     def _score_all(self, state: CtcPrefixState) -> Tensor:
         """The sum over frames as one matrix product; float64 holds what lies up to 700 nats below the best frame."""
-        padding = _is_padding(state.lengths, state.log_probs.size(1)).unsqueeze(2)
+        padding = _is_padding(state.lengths, state.by_token.size(2))
         peak = _peak(state.before_any)
         weights = (state.before_any - peak).exp()
         # One utterance after another: the posteriors in float64 are the largest thing in the search.
         sums = [
-            weights[place] @ _readable(state.log_probs[row], padding[place]).double().exp()
+            weights[place] @ _readable_(state.by_token[row].to(torch.float64, copy=True), padding[place]).exp_().t()
             for place, row in enumerate(state.utterance.tolist())
         ]
         scores = torch.stack(sums).log() + peak
@@ -104,11 +106,11 @@ class CtcPrefixScorer:
 
     def _again(self, state: CtcPrefixState) -> Tensor:
         """(U, B, 1) score of each hypothesis' last token once more: a blank has to come between."""
-        frames = _frames_of(state.last.clamp(min=0), state).transpose(1, 2)
-        return _log_sum(state.before_blank + frames, 2).unsqueeze(2)
+        frames = _frames_of(state.last.clamp(min=0), state)
+        return _log_sum(state.before_blank + frames).unsqueeze(2)
 
     def _extend(self, tokens: Tensor, state: CtcPrefixState) -> CtcPrefixState:
-        frames = _frames_of(tokens, state).transpose(1, 2).double()
+        frames = _frames_of(tokens, state).double()
         sums = frames.cumsum(2)
         enter = torch.where((tokens == state.last).unsqueeze(2), state.before_blank, state.before_any)
         token_ends = sums + (enter - _shift(sums, first=0.0)).logcumsumexp(2)
@@ -125,35 +127,31 @@ class CtcPrefixScorer:
             before_any=_shift(ends, first=NEVER).masked_fill(padding, NEVER),
             before_blank=_shift(blank_ends, first=NEVER).masked_fill(padding, NEVER),
             ends=ends.gather(2, last_frame).squeeze(2),
-            prefix=_log_sum(enter + frames, 2),
+            prefix=_log_sum(enter + frames),
             last=tokens,
         )
 
 
 def _frames_of(tokens: Tensor, state: CtcPrefixState) -> Tensor:
-    """Log posteriors (U, T, ...) of tokens (U, ...), each in its own utterance."""
-    utterances, frames = len(tokens), state.log_probs.size(1)
-    if utterances == len(state.log_probs):
-        index = tokens.reshape(utterances, 1, -1).expand(-1, frames, -1)
-        chosen = state.log_probs.gather(2, index)
-    else:
-        row = state.utterance.view(-1, 1, 1)
-        frame = torch.arange(frames, device=tokens.device).view(1, -1, 1)
-        chosen = state.log_probs[row, frame, tokens.reshape(utterances, 1, -1)]
-    padding = _is_padding(state.lengths, frames).unsqueeze(2)
-    return _readable(chosen, padding).view(utterances, frames, *tokens.shape[1:])
+    """Log posteriors (U, ..., T) of tokens (U, ...), each in its own utterance. A new tensor."""
+    vocab_size, frames = state.by_token.shape[1:]
+    rows = (state.utterance * vocab_size).unsqueeze(1) + tokens.flatten(1)
+    chosen = state.by_token.view(-1, frames).index_select(0, rows.flatten()).view(*rows.shape, frames)
+    padding = _is_padding(state.lengths, frames).unsqueeze(1)
+    return _readable_(chosen, padding).view(*tokens.shape, frames)
 
 
-def _readable(log_probs: Tensor, padding: Tensor) -> Tensor:
-    return log_probs.clamp(min=LOWEST_LOG_PROB).masked_fill(padding, 0.0)
+def _readable_(log_probs: Tensor, padding: Tensor) -> Tensor:
+    """In place."""
+    return log_probs.clamp_(min=LOWEST_LOG_PROB).masked_fill_(padding, 0.0)
 
 
-def _log_sum(values: Tensor, dim: int) -> Tensor:
-    """logsumexp that keeps clear of denormal numbers: on CPU, exp is up to a hundred times slower there."""
-    peak = values.amax(dim, keepdim=True)
+def _log_sum(values: Tensor) -> Tensor:
+    """logsumexp of the last axis that keeps clear of denormal numbers: on CPU, exp is up to 100 times slower there."""
+    peak = values.amax(-1, keepdim=True)
     relative = values - peak.masked_fill(peak == NEVER, 0.0)
     smallest = math.log(torch.finfo(values.dtype).tiny) + 2.0
-    return relative.clamp_(min=smallest).exp_().sum(dim).log_() + peak.squeeze(dim)
+    return relative.clamp_(min=smallest).exp_().sum(-1).log_() + peak.squeeze(-1)
 
 
 def _peak(values: Tensor) -> Tensor:

@@ -138,7 +138,7 @@ class LexiconSearch:
     @torch.inference_mode()
     def __call__(self, encoded: Encoded, *, nbest: int = 1) -> list[list[Ended]]:
         assert encoded.log_probs is not None
-        log_probs = encoded.log_probs.double()
+        log_probs = encoded.log_probs.double().contiguous()  # frame by frame
         states, steps = self._first(log_probs), []
         for frame in range(log_probs.size(1)):
             is_over = (frame >= encoded.lengths).unsqueeze(1)

@@ -21,6 +21,7 @@ from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
 from tympan.models.weights import fill_weights, load_weights
+from tympan.nn.frozen import freeze
 from tympan.runtime.precision import choose_precision
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
@@ -68,7 +69,7 @@ def load_model(
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
         lm = _load_lm(files.lm_train_config, files.lm_file, vocabulary, files=files, allow_import=allow_import)
-        lm.to(device=device, dtype=number_format).eval()
+        freeze(lm.to(device=device, dtype=number_format).eval())
     tokenizer = _tokenizer(config, files)
     lexicon_search = None
     if settings.search == "lexicon":
@@ -104,7 +105,8 @@ def _converted(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
     for part in (model.frontend, model.normalize):
         if part is not None and dtype in (torch.float16, torch.bfloat16):
             part.float()
-    return model.eval()
+    freeze(model.eval())
+    return model
 
 
 def _vocabulary(config: Any, files: ModelFiles) -> Vocabulary:

@@ -201,10 +201,7 @@ class Recognizer:
         return Encoded(
             memory=memory,
             lengths=torch.tensor([len(out) for out in ordered], device=memory.device),
-            # Utterance by utterance: the vocabulary makes this the largest tensor of all, padding would count double.
-            log_probs=None
-            if ctc is None
-            else pad_sequence([ctc.log_softmax(out) for out in ordered], batch_first=True),
+            log_probs=None if ctc is None else _log_posteriors(ctc, ordered),
         )
 
     def align(self, samples: np.ndarray, text: str) -> Hypothesis:
@@ -264,6 +261,21 @@ class Recognizer:
             return next(iter(parts.values()))
         pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
         return [join_pieces(pieces, separator=self.loaded.separator)]
+
+
+def _log_posteriors(ctc: Any, outputs: Sequence[Tensor]) -> Tensor:
+    """(U, T, V), zero beyond each utterance. The frames of a token lie behind one another: searches and alignments want
+    few tokens of all frames. Utterance by utterance: this is the largest tensor of all, padding would count double.
+    """
+    frames = max(len(out) for out in outputs)
+    by_token: Tensor | None = None
+    for row, out in enumerate(outputs):
+        log_probs: Tensor = ctc.log_softmax(out)
+        if by_token is None:
+            by_token = log_probs.new_zeros(len(outputs), log_probs.size(1), frames)
+        by_token[row, :, : len(out)].copy_(log_probs.t())
+    assert by_token is not None
+    return by_token.transpose(1, 2)
 
 
 def _seconds(token: AlignedToken, frame_shift_s: float) -> tuple[float, float]:

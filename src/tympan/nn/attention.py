@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tympan.nn.dropout import Dropout
+from tympan.nn.frozen import FrozenLinear, freeze_together
 from tympan.nn.layer_norm import LayerNorm
 
 
@@ -37,6 +38,9 @@ class SelfAttentionContext:
 class MultiHeadedAttention(nn.Module):
     """Scaled dot-product attention with `heads` heads."""
 
+    NOT_FROZEN = ("linear_q", "linear_k", "linear_v")
+    """Which of them go together shows when they are used."""
+
     def __init__(self, heads: int, size: int, dropout_rate: float, *, qk_norm: bool = False) -> None:
         super().__init__()
         assert size % heads == 0, (size, heads)
@@ -51,6 +55,11 @@ class MultiHeadedAttention(nn.Module):
         self.k_norm: nn.Module = LayerNorm(self.head_size) if qk_norm else nn.Identity()
         self.keep_weights = False
         self.weights: Tensor | None = None
+        self._frozen: dict[str, FrozenLinear] | None = None
+
+    def freeze(self) -> None:
+        """The projections stay as they are from now on."""
+        self._frozen = self._frozen or {}
 
     def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
         """Every frame attends to the frames of its utterance."""
@@ -75,13 +84,11 @@ class MultiHeadedAttention(nn.Module):
         return self.attend(self.project_query(x), k, v, bias)
 
     def project_query(self, x: Tensor) -> Tensor:
-        q: Tensor = self.q_norm(self.split_heads(self.linear_q(x)))
+        q: Tensor = self.q_norm(self.split_heads(self._project(x, "q")))
         return q
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        weight = torch.cat([self.linear_k.weight, self.linear_v.weight])
-        both = F.linear(memory, weight, torch.cat([self.linear_k.bias, self.linear_v.bias]))
-        k, v = both.chunk(2, dim=-1)
+        k, v = self._project(memory, "kv").chunk(2, dim=-1)
         return self.k_norm(self.split_heads(k)), self.split_heads(v)
 
     def project_step(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,10 +117,20 @@ class MultiHeadedAttention(nn.Module):
 
     def _project_flat(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """One product for queries, keys and values, each (batch, time, size)."""
-        linears = (self.linear_q, self.linear_k, self.linear_v)
-        weight = torch.cat([linear.weight for linear in linears])
-        q, k, v = F.linear(x, weight, torch.cat([linear.bias for linear in linears])).chunk(3, dim=-1)
+        q, k, v = self._project(x, "qkv").chunk(3, dim=-1)
         return q, k, v
+
+    def _project(self, x: Tensor, names: str) -> Tensor:
+        """Queries, keys or values, or several of them behind one another, by one product."""
+        linears: list[nn.Linear] = [getattr(self, f"linear_{name}") for name in names]
+        if self._frozen is not None:
+            if names not in self._frozen:
+                self._frozen[names] = freeze_together(*linears)
+            return self._frozen[names](x)  # type: ignore[no-any-return]
+        if len(linears) == 1:
+            return linears[0](x)  # type: ignore[no-any-return]
+        weight, bias = (torch.cat([getattr(linear, part) for linear in linears]) for part in ("weight", "bias"))
+        return F.linear(x, weight, bias)
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(batch, time, size) as (batch, heads, time, head size)."""

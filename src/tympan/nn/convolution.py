@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tympan.errors import UserError
 from tympan.nn.batch_norm import MaskedBatchNorm1d
+from tympan.nn.frozen import FrozenLinear
 
 
 class ConvolutionModule(nn.Module):
@@ -20,11 +21,18 @@ class ConvolutionModule(nn.Module):
 
     def __init__(self, channels: int, kernel_size: int, activation: nn.Module) -> None:
         super().__init__()
-        self.pointwise_conv1 = nn.Conv1d(channels, 2 * channels, kernel_size=1)
+        self.pointwise_conv1: nn.Module = nn.Conv1d(channels, 2 * channels, kernel_size=1)
         self.depthwise_conv = DepthwiseConv1d(channels, kernel_size)
         self.norm = MaskedBatchNorm1d(channels)
-        self.pointwise_conv2 = nn.Conv1d(channels, channels, kernel_size=1)
+        self.pointwise_conv2: nn.Module = nn.Conv1d(channels, channels, kernel_size=1)
         self.activation = activation
+
+    def freeze(self) -> None:
+        """The convolutions of kernel size 1 are linear layers."""
+        for name in ("pointwise_conv1", "pointwise_conv2"):
+            conv = getattr(self, name)
+            if isinstance(conv, nn.Conv1d):
+                setattr(self, name, FrozenLinear(conv.weight.squeeze(-1), conv.bias))
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = F.glu(pointwise(x, self.pointwise_conv1), dim=-1)
@@ -54,6 +62,9 @@ class DepthwiseConv1d(nn.Conv1d):
         return out.squeeze(2).transpose(1, 2)
 
 
-def pointwise(x: Tensor, conv: nn.Conv1d) -> Tensor:
+def pointwise(x: Tensor, conv: nn.Module) -> Tensor:
     """A convolution of kernel size 1 is a matrix product, and needs no transposed copies."""
+    if isinstance(conv, FrozenLinear):
+        return conv(x)  # type: ignore[no-any-return]
+    assert isinstance(conv, nn.Conv1d)
     return F.linear(x, conv.weight.squeeze(-1), conv.bias)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.nn.dropout import Dropout
+from tympan.nn.frozen import FUSED_ACTIVATIONS, freeze_linear
 from tympan.nn.fused_feed_forward import can_fuse, fused_feed_forward
 
 
@@ -19,13 +20,21 @@ class PositionwiseFeedForward(nn.Module):
 
     def __init__(self, size: int, hidden_size: int, dropout_rate: float, activation: nn.Module) -> None:
         super().__init__()
-        self.w_1 = nn.Linear(size, hidden_size)
-        self.w_2 = nn.Linear(hidden_size, size)
+        self.w_1: nn.Module = nn.Linear(size, hidden_size)
+        self.w_2: nn.Module = nn.Linear(hidden_size, size)
         self.dropout = Dropout(dropout_rate)
         self.activation = activation
 
+    def freeze(self) -> None:
+        """The activation becomes part of the first product."""
+        name = FUSED_ACTIVATIONS.get(type(self.activation))
+        if name is not None and isinstance(self.w_1, nn.Linear):
+            self.w_1, self.activation = freeze_linear(self.w_1, name), nn.Identity()
+
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.training and isinstance(self.activation, nn.SiLU) and can_fuse(x):
+            assert isinstance(self.w_1, nn.Linear)
+            assert isinstance(self.w_2, nn.Linear)
             return fused_feed_forward(x, self.w_1, self.w_2, self.dropout.p)
         out: Tensor = self.w_2(self.dropout(self.activation(self.w_1(x))))
         return out

@@ -30,6 +30,9 @@ CONV1D_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
 class Conv2dSubsampling(nn.Module):
     """Convolutions over time and frequency without padding: outputs inside an utterance never see beyond its end."""
 
+    NOT_FROZEN = ("out",)
+    """The products are of another shape where they are fused."""
+
     def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
         super().__init__()
         self.shape = CONV2D_SHAPES[kind]

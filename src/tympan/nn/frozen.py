@@ -1,0 +1,73 @@
+"""Layers whose weights will not change any more: what decoding on a CPU gains from that.
+
+A product of few rows (ten hypotheses, the frames of a sentence) spends much of its time on the weight, which the
+library behind torch's products lays out anew in every call. oneDNN reads a weight that was laid out once, and applies
+the activation while the result is in the cache: ten rows of a hidden layer took 0.10 ms instead of 0.19, a hundred
+0.66 instead of 0.94 (two cores of an EPYC). A number of rows that it has not seen costs about 0.5 ms once.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+FUSED_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "swish", nn.Tanh: "tanh"}
+"""oneDNN's names of what it can apply to the result of a product."""
+
+
+@runtime_checkable
+class Freezable(Protocol):
+    """A module that does more than to freeze each of its linear layers."""
+
+    def freeze(self) -> None: ...
+
+
+class FrozenLinear(nn.Module):
+    """activation(x @ weight.T + bias). The weight is kept as oneDNN wants it, and no longer as a parameter."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
+        super().__init__()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+        self.bias = None if bias is None else bias.detach()
+        self.activation = activation
+        self.out_features, self.in_features = weight.shape
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.activation, [], "")
+        return out
+
+    def extra_repr(self) -> str:
+        return f"in_features={self.in_features}, out_features={self.out_features}, activation={self.activation}"
+
+
+def freeze_linear(linear: nn.Linear, activation: str = "none") -> FrozenLinear:
+    """A linear layer with what follows it."""
+    return FrozenLinear(linear.weight, linear.bias, activation)
+
+
+def freeze_together(*linears: nn.Linear) -> FrozenLinear:
+    """Linear layers of the same input as one: their results lie one behind another."""
+    return FrozenLinear(torch.cat([one.weight for one in linears]), torch.cat([one.bias for one in linears]))
+
+
+def freeze(model: nn.Module) -> bool:
+    """Freeze all layers of a model that is only evaluated from now on, once or again; False if it can't be: then it is
+    as fast as before.
+
+    That is for float32 on a CPU; half precision and float64 have no such product in torch, other devices don't need it.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    is_plain = all(tensor.is_cpu and tensor.dtype != torch.float64 for tensor in tensors)
+    weights = {tensor.dtype for tensor in model.parameters()}
+    if not is_plain or weights != {torch.float32} or not torch.backends.mkldnn.is_available():
+        return False
+    for module in list(model.modules()):
+        if isinstance(module, Freezable):
+            module.freeze()
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if type(child) is nn.Linear and name not in getattr(module, "NOT_FROZEN", ()):
+                setattr(module, name, freeze_linear(child))
+    return True

@@ -1,0 +1,86 @@
+"""A frozen model computes what it did before, from weights that are kept once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from tests.models.tiny import tiny_batch, tiny_model
+from tympan.nn.activation import get_activation
+from tympan.nn.attention import MultiHeadedAttention
+from tympan.nn.feed_forward import PositionwiseFeedForward
+from tympan.nn.frozen import FrozenLinear, freeze, freeze_linear, freeze_together
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "swish", "tanh"])
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_frozen_linear_layer_is_the_layer(activation: str, has_bias: bool) -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(48, 70, bias=has_bias)
+    frozen = freeze_linear(linear, activation)
+    apply = nn.Identity() if activation == "none" else get_activation(activation)
+    strided = torch.randn(6, 5, 100)[:, 1:, :96:2]
+    with torch.no_grad():
+        for x in (torch.randn(1, 48), torch.randn(3, 7, 48), torch.randn(48, 9).t(), strided, torch.randn(0, 48)):
+            torch.testing.assert_close(frozen(x), apply(linear(x)))
+
+
+def test_linear_layers_together_give_their_results_one_behind_another() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Linear(16, 5), nn.Linear(16, 9)
+    x = torch.randn(4, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(freeze_together(first, second)(x), torch.cat([first(x), second(x)], dim=-1))
+
+
+def test_attention_freezes_what_is_used_together() -> None:
+    torch.manual_seed(0)
+    attention = MultiHeadedAttention(2, 16, 0.0).eval()
+    x, memory, bias = torch.randn(2, 5, 16), torch.randn(2, 7, 16), torch.zeros(2, 1, 1, 1)
+    with torch.no_grad():
+        expected = attention.attend_to_self(x, bias), attention.attend_to(x, memory, bias)
+        assert freeze(attention)
+        found = attention.attend_to_self(x, bias), attention.attend_to(x, memory, bias)
+    assert attention._frozen is not None
+    assert set(attention._frozen) == {"qkv", "q", "kv"}
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("activation", ["swish", "relu", "gelu"])
+def test_a_feed_forward_takes_the_activation_into_its_product_where_it_can(activation: str) -> None:
+    torch.manual_seed(0)
+    layer = PositionwiseFeedForward(16, 40, 0.1, get_activation(activation)).eval()
+    x = torch.randn(3, 4, 16)
+    with torch.no_grad():
+        expected = layer(x)
+        assert freeze(layer)
+        torch.testing.assert_close(layer(x), expected)
+    assert isinstance(layer.w_1, FrozenLinear)
+    assert layer.w_1.activation == {"swish": "swish", "relu": "relu"}.get(activation, "none")
+
+
+@pytest.mark.parametrize("encoder_conf", [{"macaron_style": True}, {"rel_pos_type": "legacy"}])
+def test_a_frozen_model_encodes_and_decodes_as_before(encoder_conf: dict[str, object]) -> None:
+    model = tiny_model(encoder_conf=encoder_conf).eval()
+    batch = tiny_batch(lengths=(60, 41, 52))
+    tokens = torch.tensor([[3, 4], [1, 2], [2, 5]])
+    results = []
+    with torch.no_grad():
+        for _ in range(2):
+            out = model.encode(batch["speech"], batch["speech_lengths"])
+            state = model.decoder.start(out.out, out.lengths, 2)
+            scores, state = model.decoder.step(tokens, state)
+            results.append((out.out, model.ctc.log_softmax(out.out), scores, model.decoder.step(tokens, state)[0]))
+            freeze(model)
+    for before, after in zip(*results, strict=True):
+        torch.testing.assert_close(after, before, atol=2e-5, rtol=0)
+    assert not any(type(module) is nn.Linear for module in model.decoder.decoders[0].feed_forward.modules())
+
+
+def test_other_number_formats_stay_as_they_are() -> None:
+    for dtype in (torch.float64, torch.bfloat16):
+        layer = nn.Sequential(nn.Linear(4, 3)).to(dtype)
+        assert not freeze(layer)
+        assert type(layer[0]) is nn.Linear
