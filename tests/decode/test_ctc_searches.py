@@ -32,9 +32,10 @@ def all_paths(log_probs: torch.Tensor) -> list[tuple[tuple[int, ...], float]]:
     ]
 
 
+@pytest.mark.parametrize("vocab", [2, VOCAB])
 @pytest.mark.parametrize("seed", range(4))
-def test_prefix_search_with_a_wide_beam_is_exact(seed: int) -> None:
-    batch = toy_batch([4, 3, 5], vocab=VOCAB, seed=seed)
+def test_prefix_search_with_a_wide_beam_is_exact(seed: int, vocab: int) -> None:
+    batch = toy_batch([4, 3, 5], vocab=vocab, seed=seed)
     for row, found in enumerate(ctc_prefix_beam_search(batch, beam_size=400, blank_id=0)):
         totals: defaultdict[tuple[int, ...], float] = defaultdict(float)
         for path, score in all_paths(batch.log_probs[row, : batch.lengths[row]]):

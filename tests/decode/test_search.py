@@ -55,7 +55,7 @@ def plain_search(search: BeamSearch, encoded: Encoded, limits: LengthLimits) -> 
                 total += item.weight * scores[0, 0]
             ids = set(range(search.vocab_size))
             if search.has_pre_beam:
-                ids = {*total.topk(search.pre_beam_size).indices.tolist(), search.eos}
+                ids = {*total.topk(search.pre_beam_size).indices.tolist(), *([search.eos] if search.offers_end else [])}
             for name, item in search.partial.items():
                 scores, states[name] = item.scorer.step(last, hyp.states[name], candidates=None)
                 total += item.weight * scores[0, 0]
@@ -65,7 +65,8 @@ def plain_search(search: BeamSearch, encoded: Encoded, limits: LengthLimits) -> 
         for hyp in grown:
             if (hyp.tokens[-1] == search.eos or at_limit) and step >= limits.min_steps(frames):
                 tokens = hyp.tokens[1:-1] if hyp.tokens[-1] == search.eos else hyp.tokens[1:]
-                ended.append(Ended(tuple(tokens), hyp.score, {}))
+                is_ended_twice = at_limit and hyp.tokens[-1] == search.eos
+                ended.append(Ended(tuple(tokens), hyp.score, {}, is_ended_twice=is_ended_twice))
         running = [hyp for hyp in grown if hyp.tokens[-1] != search.eos]
         if not running or (limits.has_end_detection and is_end_detected(ended, step)):
             break
@@ -95,12 +96,22 @@ def test_batched_equals_plain(seed: int, limits: LengthLimits) -> None:
         assert_same(got, plain_search(search, one(encoded, row), limits))
 
 
-@pytest.mark.parametrize("settings", [{"has_pre_beam": False}, {"beam_size": 12}, {"is_length_normalized": True}])
-def test_other_settings_equal_plain(settings: dict[str, Any]) -> None:
+SETTINGS: list[dict[str, Any]] = [
+    {"has_pre_beam": False},
+    {"beam_size": 12},
+    {"beam_size": 9},  # with the end, as many candidates as tokens
+    {"is_length_normalized": True},
+    {"offers_end": False},
+]
+
+
+@pytest.mark.parametrize("limits", [LengthLimits(), LengthLimits(-6)], ids=str)
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+def test_other_settings_equal_plain(settings: dict[str, Any], limits: LengthLimits) -> None:
     encoded = toy_batch([12, 30], vocab=VOCAB, seed=5)
     search = searcher(*scorers(seed=5), **settings)
-    for row, got in enumerate(search(encoded, LengthLimits())):
-        assert_same(got, plain_search(search, one(encoded, row), LengthLimits()))
+    for row, got in enumerate(search(encoded, limits)):
+        assert_same(got, plain_search(search, one(encoded, row), limits))
 
 
 @pytest.mark.parametrize("without", ["ctc", "all but ctc"])
@@ -135,6 +146,30 @@ def test_a_minimum_that_nothing_reaches_is_relaxed() -> None:
     encoded = toy_batch([20, 15], vocab=VOCAB, seed=4)
     found = searcher(*scorers(seed=4))(encoded, LengthLimits(maxlenratio=-5, minlenratio=0.9))
     assert all(hypotheses and all(len(h.token_ids) <= 5 for h in hypotheses) for hypotheses in found)
+
+
+class BlankLover(ToyScorer):
+    """Always wants blank, which CTC never allows."""
+
+    def step(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        scores, state = super().step(tokens, state)
+        scores[..., 0] = 10.0
+        return scores, state
+
+
+def test_the_end_is_offered_where_nothing_else_is_left() -> None:
+    encoded = toy_batch([3, 2], vocab=VOCAB, seed=4)
+    decoder = BlankLover(VOCAB, eos=EOS, ending=0.5, seed=4)
+    search = searcher({"decoder": Weighted(decoder, 0.6)}, scorers()[1], beam_size=1, offers_end=False)
+    assert not any(search._search(encoded, LengthLimits(), offers_end=False))
+    found = search(encoded, LengthLimits(minlenratio=0.5))
+    assert [[hyp.token_ids for hyp in hypotheses] for hypotheses in found] == [[()], [()]]
+
+
+def test_an_end_in_the_last_step_counts_twice_for_the_length() -> None:
+    short, long = Ended((1,), -3.0, {}), Ended((2,), -3.1, {}, is_ended_twice=True)
+    assert rank([short, long], is_length_normalized=False) == [short, long]
+    assert rank([short, long], is_length_normalized=True) == [long, short]
 
 
 def test_end_is_detected_after_three_hopeless_lengths() -> None:

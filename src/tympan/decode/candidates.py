@@ -10,10 +10,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Candidates:
-    """Tokens that may follow each hypothesis. `is_extra` marks slots that repeat another and must not be chosen."""
+    """Tokens that may follow each hypothesis. `is_extra` marks slots that repeat another and must not be chosen;
+    `is_vocabulary`: they are all tokens there are, in their order.
+    """
 
     tokens: Tensor  # (U, B, C)
     is_extra: Tensor | None = None  # (U, B, C)
+    is_vocabulary: bool = False
 
 
 def best_tokens(scores: Tensor, count: int) -> Candidates:
@@ -32,4 +35,4 @@ def best_tokens_and_eos(scores: Tensor, count: int, *, eos: int) -> Candidates:
 
 def all_tokens(scores: Tensor) -> Candidates:
     """The whole vocabulary."""
-    return Candidates(tokens=torch.arange(scores.size(2), device=scores.device).expand_as(scores))
+    return Candidates(tokens=torch.arange(scores.size(2), device=scores.device).expand_as(scores), is_vocabulary=True)

@@ -58,9 +58,7 @@ def _empty(log_probs: Tensor, beam_size: int) -> _Texts:
     in_blank = never.clone()
     in_blank[:, 0] = 0.0
     zeros = torch.zeros_like(never, dtype=torch.long)
-    # Places without a text get hashes of their own, lest they be taken for one.
-    hashes = -1 - torch.arange(beam_size, device=zeros.device).expand(utterances, -1)
-    hashes = torch.where(in_blank == 0.0, zeros, hashes)
+    hashes = torch.where(in_blank == 0.0, zeros, _no_text(zeros))
     return _Texts(tokens=zeros.unsqueeze(2), lengths=zeros, hashes=hashes, in_blank=in_blank, in_token=never)
 
 
@@ -96,13 +94,22 @@ def _advance(texts: _Texts, log_probs: Tensor, *, blank_id: int, is_over: Tensor
     new_token = added.gather(1, addition)
     in_blank = torch.where(is_new, NEVER, stay_blank.gather(1, kept))
     in_token = torch.where(is_new, new_token, stay_token.gather(1, kept))
+    new_hashes = torch.where(is_new, hashes.flatten(1).gather(1, addition), texts.hashes.gather(1, kept))
+    # Fewer texts than places: what fills the others is a copy of one, which must not come to life beside it.
+    is_empty = everything.gather(1, chosen) == NEVER
+    new_hashes = torch.where(is_empty, _no_text(new_hashes), new_hashes)
     return _Texts(
         tokens=_append(texts, parents, best.indices.gather(1, addition % best.indices.size(1)), is_new),
         lengths=texts.lengths.gather(1, parents) + is_new,
-        hashes=torch.where(is_new, hashes.flatten(1).gather(1, addition), texts.hashes.gather(1, kept)),
+        hashes=torch.where(is_over, texts.hashes, new_hashes),
         in_blank=torch.where(is_over, texts.in_blank, in_blank),
         in_token=torch.where(is_over, texts.in_token, in_token),
     )
+
+
+def _no_text(hashes: Tensor) -> Tensor:
+    """Hashes of places without a text: each its own, lest they be taken for one."""
+    return (-1 - torch.arange(hashes.size(1), device=hashes.device)).expand_as(hashes)
 
 
 def _append(texts: _Texts, parents: Tensor, tokens: Tensor, is_new: Tensor) -> Tensor:

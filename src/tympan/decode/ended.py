@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 END_LENGTHS = 3
 END_SCORE_DROP = 10.0
@@ -20,11 +20,19 @@ class Ended:
     """Of each scorer, before weighting."""
     words: tuple[tuple[str, int], ...] | None = None
     """Words with how many of the tokens each takes, where a lexicon says so."""
+    is_ended_twice: bool = False
+    """It ended by itself in the last step, where ESPnet2 gives every hypothesis an eos: its length counts both."""
 
     @property
     def length(self) -> int:
         """Tokens with sos and eos, as ESPnet2 counts a hypothesis."""
-        return len(self.token_ids) + 2
+        return len(self.token_ids) + 2 + self.is_ended_twice
+
+    def without(self, token_id: int) -> Ended:
+        """The same with this token left out."""
+        if token_id not in self.token_ids:
+            return self
+        return replace(self, token_ids=tuple(one for one in self.token_ids if one != token_id))
 
 
 def is_end_detected(ended: Sequence[Ended], step: int) -> bool:

@@ -166,7 +166,12 @@ class Recognizer:
     def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those."""
         encoded = self.encode(inputs)
-        found = [hypotheses[: self.settings.nbest] for hypotheses in self.searcher(encoded)]
+        # A decoder may say blank where CTC does not keep it from it: it is nothing to read.
+        blank_id = self.loaded.model.blank_id
+        found = [
+            [ended.without(blank_id) for ended in hypotheses[: self.settings.nbest]]
+            for hypotheses in self.searcher(encoded)
+        ]
         if not all(found):
             raise UserError(
                 "the model's scores are not finite numbers, so there is no hypothesis (weights, or --dtype)"

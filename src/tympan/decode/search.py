@@ -51,7 +51,11 @@ class Extended:
 
 
 class BeamSearch:
-    """Joint search with any number of scorers. Weights of zero are to be left out by the caller."""
+    """Joint search with any number of scorers. Weights of zero are to be left out by the caller.
+
+    `offers_end`: a hypothesis may end although the end is not among its best continuations, where these are chosen
+    before all have scored.
+    """
 
     def __init__(
         self,
@@ -64,6 +68,7 @@ class BeamSearch:
         vocab_size: int,
         pre_beam_ratio: float = 1.5,
         has_pre_beam: bool = True,
+        offers_end: bool = True,
         is_length_normalized: bool = False,
     ) -> None:
         self.full = dict(full)
@@ -74,26 +79,37 @@ class BeamSearch:
         self.vocab_size = vocab_size
         self.pre_beam_size = int(pre_beam_ratio * beam_size)
         self.has_pre_beam = has_pre_beam and bool(full) and bool(partial) and self.pre_beam_size < vocab_size
+        self.offers_end = offers_end
         self.is_length_normalized = is_length_normalized
 
     @torch.inference_mode()
     def __call__(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
-        """All hypotheses that ended, best first, for each utterance."""
-        found = [rank(ended, is_length_normalized=self.is_length_normalized) for ended in self._search(encoded, limits)]
+        """All hypotheses that ended, best first, for each utterance. Where none did, the shortest length is relaxed
+        first, then the end is offered.
+        """
+        return self._search_until_found(encoded, limits, offers_end=self.offers_end)
+
+    def _search_until_found(self, encoded: Encoded, limits: LengthLimits, *, offers_end: bool) -> list[list[Ended]]:
+        every = self._search(encoded, limits, offers_end=offers_end)
+        found = [rank(ended, is_length_normalized=self.is_length_normalized) for ended in every]
         missing = [row for row, hypotheses in enumerate(found) if not hypotheses]
-        if missing and limits.minlenratio != 0:
-            again = self(encoded.select(torch.tensor(missing, device=encoded.lengths.device)), limits.relaxed())
+        if missing and (limits.minlenratio != 0 or not offers_end):
+            others = encoded.select(torch.tensor(missing, device=encoded.lengths.device))
+            is_relaxing = limits.minlenratio != 0
+            again = self._search_until_found(
+                others, limits.relaxed() if is_relaxing else limits, offers_end=offers_end or not is_relaxing
+            )
             for row, hypotheses in zip(missing, again, strict=True):
                 found[row] = hypotheses
         return found
 
-    def _search(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
+    def _search(self, encoded: Encoded, limits: LengthLimits, *, offers_end: bool) -> list[list[Ended]]:
         frames = encoded.lengths.tolist()
         ended: list[list[Ended]] = [[] for _ in frames]
         beams = self._first_beams(encoded)
         states = {name: item.scorer.start(encoded, 1) for name, item in [*self.full.items(), *self.partial.items()]}
         for step in range(max(map(limits.max_steps, frames))):
-            extended, states = self._step(beams, states)
+            extended, states = self._step(beams, states, offers_end=offers_end)
             states = {name: state.reorder(extended.parents) for name, state in states.items()}
             beams = self._collect(beams, extended, step=step, frames=frames, limits=limits, ended=ended)
             going = self._going(beams, step=step, frames=frames, limits=limits, ended=ended)
@@ -114,30 +130,32 @@ class BeamSearch:
             row=torch.arange(encoded.utterances, device=encoded.memory.device),
         )
 
-    def _step(self, beams: Beams, states: dict[str, Any]) -> tuple[Extended, dict[str, Any]]:
+    def _step(self, beams: Beams, states: dict[str, Any], *, offers_end: bool) -> tuple[Extended, dict[str, Any]]:
         last = beams.tokens[:, :, -1]
         new_states: dict[str, Any] = {}
         whole: list[Tensor] = []
         for name, item in self.full.items():
             scores, new_states[name] = item.scorer.step(last, states[name])
             whole.append(scores)
-        candidates = self._prune(whole, beams)
+        candidates = self._prune(whole, beams, offers_end=offers_end)
         local = [scores.gather(2, candidates.tokens) for scores in whole]
-        asked = candidates.tokens if candidates.tokens.size(2) < self.vocab_size else None
+        asked = None if candidates.is_vocabulary else candidates.tokens
         for name, item in self.partial.items():
             scores, new_states[name] = item.scorer.step(last, states[name], candidates=asked)
             local.append(scores)
         return self._extend(beams, candidates, local), new_states
 
-    def _prune(self, whole: Sequence[Tensor], beams: Beams) -> Candidates:
+    def _prune(self, whole: Sequence[Tensor], beams: Beams, *, offers_end: bool) -> Candidates:
         if not whole:
             return all_tokens(beams.score.unsqueeze(2).expand(-1, -1, self.vocab_size))
         weighted = _weighted_sum(whole, [item.weight for item in self.full.values()])
         if not self.partial:
             return best_tokens(weighted, self.beam_size)
-        if self.has_pre_beam:
-            return best_tokens_and_eos(weighted, self.pre_beam_size, eos=self.eos)
-        return all_tokens(weighted)
+        if not self.has_pre_beam:
+            return all_tokens(weighted)
+        if not offers_end:
+            return best_tokens(weighted, self.pre_beam_size)
+        return best_tokens_and_eos(weighted, self.pre_beam_size, eos=self.eos)
 
     def _extend(self, beams: Beams, candidates: Candidates, local: Sequence[Tensor]) -> Extended:
         weights = [item.weight for item in [*self.full.values(), *self.partial.values()]]
@@ -172,22 +190,22 @@ class BeamSearch:
         rows = beams.row.tolist()
         at_limit = torch.tensor([step + 1 >= limits.max_steps(frames[row]) for row in rows], device=history.device)
         is_alive = extended.score > DEAD
-        is_eos = extended.tokens == self.eos
-        ends = is_alive & (is_eos | at_limit.unsqueeze(1))
+        ends = is_alive & ((extended.tokens == self.eos) | at_limit.unsqueeze(1))
         names = [*self.full, *self.partial]
         for place, beam in ends.nonzero().tolist():
             row = rows[place]
             if step < limits.min_steps(frames[row]):
                 continue
             token = int(extended.tokens[place, beam])
-            # At the limit ESPnet2 appends a second eos to what has just ended by itself; one is enough here.
-            last = [] if token == self.eos else [token]
+            is_eos = token == self.eos
+            last = [] if is_eos else [token]
             scores = extended.scores[place, beam].tolist()
             ended[row].append(
                 Ended(
                     token_ids=(*history[place, beam, 1:].tolist(), *last),
                     score=float(extended.score[place, beam]),
                     scores=dict(zip(names, scores, strict=True)),
+                    is_ended_twice=is_eos and bool(at_limit[place]),
                 )
             )
         return Beams(

@@ -18,6 +18,7 @@ from tympan.decode.scorers import AttentionScorer, LengthBonus, LmScorer
 from tympan.decode.search import BeamSearch, Weighted
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
+from tympan.models.decoder.rnn import RnnDecoder
 
 MAX_SCORES = 32_000_000
 """Utterances times beams times tokens: 128 MB for each scorer in float32."""
@@ -94,6 +95,8 @@ class Searcher:
             vocab_size=self.model.vocab_size,
             # A language model alone knows too little of what was said to choose the candidates for CTC.
             has_pre_beam="decoder" in self.full,
+            # ESPnet2 searches one by one with an RNN decoder, and that search offers no end of its own.
+            offers_end=not ("decoder" in self.full and isinstance(self.model.decoder, RnnDecoder)),
             is_length_normalized=self.settings.normalize_length,
         )
 
