@@ -7,13 +7,14 @@ import torch
 from torch import nn
 
 from tests.models.tiny import tiny_batch, tiny_model
+from tympan.nn import feed_forward
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import MultiHeadedAttention
 from tympan.nn.feed_forward import PositionwiseFeedForward
 from tympan.nn.frozen import FrozenLinear, freeze, freeze_linear, freeze_together
 
 
-@pytest.mark.parametrize("activation", ["none", "relu", "swish", "tanh"])
+@pytest.mark.parametrize("activation", ["none", "relu"])
 @pytest.mark.parametrize("has_bias", [True, False])
 def test_a_frozen_linear_layer_is_the_layer(activation: str, has_bias: bool) -> None:
     torch.manual_seed(0)
@@ -49,16 +50,19 @@ def test_attention_freezes_what_is_used_together() -> None:
 
 
 @pytest.mark.parametrize("activation", ["swish", "relu", "gelu"])
-def test_a_feed_forward_takes_the_activation_into_its_product_where_it_can(activation: str) -> None:
+def test_a_feed_forward_is_done_in_parts(activation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
+    monkeypatch.setattr(feed_forward, "HIDDEN_NUMBERS", 5 * 40)
     layer = PositionwiseFeedForward(16, 40, 0.1, get_activation(activation)).eval()
     x = torch.randn(3, 4, 16)
     with torch.no_grad():
-        expected = layer(x)
+        expected = layer(x), layer(x[0])
         assert freeze(layer)
-        torch.testing.assert_close(layer(x), expected)
+        assert layer.rows_at_once == 5
+        for found, wanted in zip((layer(x), layer(x[0])), expected, strict=True):
+            torch.testing.assert_close(found, wanted)
     assert isinstance(layer.w_1, FrozenLinear)
-    assert layer.w_1.activation == {"swish": "swish", "relu": "relu"}.get(activation, "none")
+    assert layer.w_1.activation == ("relu" if activation == "relu" else "none")
 
 
 @pytest.mark.parametrize("encoder_conf", [{"macaron_style": True}, {"rel_pos_type": "legacy"}])

@@ -13,10 +13,6 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-FUSED_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "swish", nn.Tanh: "tanh"}
-"""oneDNN's names of what it can apply to the result of a product."""
-
-
 @runtime_checkable
 class Freezable(Protocol):
     """A module that does more than to freeze each of its linear layers."""
@@ -25,7 +21,9 @@ class Freezable(Protocol):
 
 
 class FrozenLinear(nn.Module):
-    """activation(x @ weight.T + bias). The weight is kept as oneDNN wants it, and no longer as a parameter."""
+    """activation(x @ weight.T + bias), by oneDNN's name of it: none, relu. The weight is kept as oneDNN wants it, and no
+    longer as a parameter.
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
         super().__init__()
