@@ -12,6 +12,8 @@ from tympan.nn.activation import get_activation
 from tympan.nn.attention import MultiHeadedAttention
 from tympan.nn.feed_forward import PositionwiseFeedForward
 from tympan.nn.frozen import FrozenLinear, freeze, freeze_linear, freeze_together
+from tympan.nn.position import PositionalEncoding
+from tympan.nn.subsampling import CONV2D_SHAPES, Conv2dSubsampling
 
 
 @pytest.mark.parametrize("activation", ["none", "relu"])
@@ -47,6 +49,18 @@ def test_attention_freezes_what_is_used_together() -> None:
     assert set(attention._frozen) == {"qkv", "q", "kv"}
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", CONV2D_SHAPES)
+def test_subsampling_does_its_convolutions_with_channels_last(kind: str) -> None:
+    torch.manual_seed(0)
+    layer = Conv2dSubsampling(kind, input_size=21, size=8, position=PositionalEncoding(8, 0.0)).eval()
+    inputs = torch.randn(2, 60, 21), torch.randn(1, 33, 21), torch.randn(1, 3, 21)
+    with torch.no_grad():
+        expected = [layer(x).x for x in inputs]
+        assert freeze(layer)
+        for x, wanted in zip(inputs, expected, strict=True):
+            torch.testing.assert_close(layer(x).x, wanted)
 
 
 @pytest.mark.parametrize("activation", ["swish", "relu", "gelu"])

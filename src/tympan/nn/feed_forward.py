@@ -14,7 +14,6 @@ from tympan.nn.dropout import Dropout
 from tympan.nn.frozen import freeze_linear
 from tympan.nn.fused_feed_forward import can_fuse, fused_feed_forward
 
-
 HIDDEN_NUMBERS = 1 << 20
 """Of the hidden layer at once, 4 MB: 512 rows of the usual 2,048 units."""
 

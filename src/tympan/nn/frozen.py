@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+
 @runtime_checkable
 class Freezable(Protocol):
     """A module that does more than to freeze each of its linear layers."""
@@ -21,8 +22,9 @@ class Freezable(Protocol):
 
 
 class FrozenLinear(nn.Module):
-    """activation(x @ weight.T + bias), by oneDNN's name of it: none, relu. The weight is kept as oneDNN wants it, and no
-    longer as a parameter.
+    """activation(x @ weight.T + bias), by oneDNN's name of it: none, relu.
+
+    The weight is kept as oneDNN wants it, and no longer as a parameter.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
@@ -38,6 +40,24 @@ class FrozenLinear(nn.Module):
 
     def extra_repr(self) -> str:
         return f"in_features={self.in_features}, out_features={self.out_features}, activation={self.activation}"
+
+
+class FrozenConv2d(nn.Module):
+    """relu(conv(x)) for x (batch, channels, height, width), which comes and goes with the channels last in memory."""
+
+    def __init__(self, conv: nn.Conv2d, height: int, width: int) -> None:
+        """`height`, `width`: the size to lay out the weight for; others are taken, too."""
+        super().__init__()
+        self.shape = (list(conv.padding), list(conv.stride), list(conv.dilation), conv.groups)
+        self.weight = torch.ops.aten.mkldnn_reorder_conv2d_weight(
+            conv.weight.detach().to_mkldnn(), *self.shape, [1, conv.in_channels, height, width]
+        )
+        self.bias = None if conv.bias is None else conv.bias.detach()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)
+        out: Tensor = torch.ops.mkldnn._convolution_pointwise(x, self.weight, self.bias, *self.shape, "relu", [], "")
+        return out
 
 
 def freeze_linear(linear: nn.Linear, activation: str = "none") -> FrozenLinear:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tympan.nn.frozen import FrozenConv2d, FrozenLinear
 from tympan.nn.fused_feed_forward import is_plain_on_cpu
 from tympan.nn.fused_subsampling import fused_subsampling
 from tympan.nn.position import Positioned
@@ -27,11 +28,12 @@ CONV1D_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
 }
 
 
+TYPICAL_FRAMES = 600
+"""Of features, in what is decoded: the layout of frozen weights is chosen for it."""
+
+
 class Conv2dSubsampling(nn.Module):
     """Convolutions over time and frequency without padding: outputs inside an utterance never see beyond its end."""
-
-    NOT_FROZEN = ("out",)
-    """The products are of another shape where they are fused."""
 
     def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
         super().__init__()
@@ -42,13 +44,30 @@ class Conv2dSubsampling(nn.Module):
             layers += [nn.Conv2d(1 if index == 0 else size, size, kernel, stride), nn.ReLU()]
             bands = shortened(bands, kernel, stride)
         self.conv = nn.Sequential(*layers)
-        self.out = nn.Linear(size * bands, size)
+        self.out: nn.Module = nn.Linear(size * bands, size)
+        self.input_size = input_size
         self.pos_enc = position
         self.register_load_state_dict_pre_hook(_accept_old_names)
 
+    def freeze(self) -> None:
+        """Channels stay last in memory, so that the projection takes them behind each band."""
+        if isinstance(self.out, FrozenLinear):
+            return
+        assert isinstance(self.out, nn.Linear)
+        frames, bands, layers = TYPICAL_FRAMES, self.input_size, []
+        convolutions = [layer for layer in self.conv if isinstance(layer, nn.Conv2d)]
+        for conv, (kernel, stride) in zip(convolutions, self.shape, strict=True):
+            layers.append(FrozenConv2d(conv, frames, bands))
+            frames, bands = shortened(frames, kernel, stride), shortened(bands, kernel, stride)
+        self.conv = nn.Sequential(*layers)
+        by_band = self.out.weight.unflatten(1, (-1, bands)).transpose(1, 2).flatten(1)
+        self.out = FrozenLinear(by_band, self.out.bias)
+
     def forward(self, x: Tensor) -> Positioned:
         x = _long_enough(x, self.shape)
-        if self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and is_plain_on_cpu(x):
+        if isinstance(self.out, FrozenLinear):
+            projected = self.out(self.conv(x.unsqueeze(1)).permute(0, 2, 3, 1).flatten(2))
+        elif self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and is_plain_on_cpu(x):
             projected = fused_subsampling(x, self.conv[0], self.conv[2], self.out)  # type: ignore[arg-type]
         else:
             x = self.conv(x.unsqueeze(1))  # (batch, channels, time, bands)
