@@ -29,12 +29,13 @@ def speech() -> torch.Tensor:
         {"fs": "8k", "n_fft": 256, "hop_length": 80, "n_mels": 23},
     ],
 )
+@pytest.mark.parametrize("is_training", [True, False])
 def test_each_utterance_of_a_batch_equals_the_transform_of_it_alone(
-    speech: torch.Tensor, conf: dict[str, object]
+    speech: torch.Tensor, conf: dict[str, object], is_training: bool
 ) -> None:
-    frontend = DefaultFrontend(**conf)
+    frontend = DefaultFrontend(**conf).train(is_training)
     features, lengths = frontend(speech, LENGTHS)
-    assert features.shape[::2] == (4, frontend.output_size)
+    assert features.shape == (4, int(frontend.output_lengths(torch.tensor(8000))), frontend.output_size)
     assert lengths.tolist() == frontend.output_lengths(LENGTHS).tolist()
     for row, samples in enumerate(LENGTHS.tolist()):
         if samples < frontend.n_fft and not frontend.center:
