@@ -275,6 +275,32 @@ def test_alignment_of_a_given_text(an4: Path, packed: Path, capsys: pytest.Captu
     assert "encoder frames can hold" in capsys.readouterr().err
 
 
+def test_text_that_the_model_can_not_know_is_told(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = [str(packed), "--audio", str(an4 / "wav" / "cen8-fbbh-b.wav"), "--text"]
+    assert run(asr_align.main, [*one, "march third"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the model knows nothing of this text ('m', 'a', 'r', 'c', 'h', 't', 'i', 'd')" in captured.err
+    assert run(asr_align.main, [*one, "MARCH thIRD"]) == 1
+    captured = capsys.readouterr()
+    assert [line.split()[4] for line in captured.out.splitlines()] == ["MARCH", "thIRD"]
+    assert "warning: cen8-fbbh-b: the model does not know 't', 'h'" in captured.err
+    assert run(asr_align.main, [*one, "   "]) == 2
+    assert "--text is empty" in capsys.readouterr().err
+
+
+def test_texts_without_a_recording_are_told(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wav.scp").write_text(f"a {an4}/wav/an253-fash-b.wav\nb {an4}/wav/an251-fash-b.wav\n")
+    (tmp_path / "text").write_text("a GO\nc STOP\n")
+    assert run(asr_align.main, [str(packed), "--data_dir", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert [line.split()[4] for line in captured.out.splitlines()] == ["GO"]
+    assert "not aligned: c: it is in" in captured.err
+    assert "1 recordings have no text" in captured.err
+
+
 def test_half_precision_hears_the_same(an4: Path, packed: Path) -> None:
     recognizer = Recognizer.from_pretrained(packed, dtype="bfloat16")
     assert recognizer(an4 / "wav" / "cen8-fcaw-b.wav").text == BEST["cen8-fcaw-b"]

@@ -34,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError("--data_dir DIR, or --audio FILE with --text 'WORDS', says what to align")
     if options.audio is not None and options.text is None:
         raise UserError("--audio needs --text, what is said in it")
+    if options.text is not None and not options.text.strip():
+        raise UserError("--text is empty: it says what is said in the recording")
     if options.format == "srt" and options.data_dir is not None:
         raise UserError("--format srt is for one recording (--audio); use ctm or json for a data directory")
 
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recognizer = Recognizer.from_pretrained(
         options.model, device=choose_kind(ngpu=options.ngpu, device=options.device), allow_import=options.allow_import
     )
-    lines, failures = [], 0
+    lines, faults = [], 0
     for name, samples, text in _given(recognizer, options):
         try:
             if isinstance(samples, UserError):
@@ -52,13 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             lines.append(_formatted(options.format, name, recognizer.align(samples, text)))
         except UserError as error:
             print(f"tympan: not aligned: {name}: {error}", file=sys.stderr)
-            failures += 1
+            faults += 1
+        else:
+            faults += _warn_of_unknown(name, recognizer.given_text(text).unknown)
     if options.output is None:
         print("".join(lines), end="")
     else:
         with atomic_write(options.output) as stream:
             stream.writelines(lines)
-    return 1 if failures else 0
+    return 1 if faults else 0
 
 
 def _given(recognizer: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
@@ -73,8 +77,11 @@ def _given(recognizer: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
     data = DataDir.read(options.data_dir)
     if not data.text:
         raise UserError(f"{options.data_dir}: there is no text to align")
+    without_text = 0
+    left = dict(data.text)
     for name, source, segment in data.parts():
-        if name not in data.text:
+        if left.pop(name, None) is None:
+            without_text += 1
             continue
         try:
             audio = read_audio(
@@ -89,6 +96,22 @@ def _given(recognizer: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
             yield name, audio.samples, data.text[name]
         except UserError as error:
             yield name, error, ""
+    for name in left:
+        yield name, UserError(f"it is in {options.data_dir / 'text'}, but there is no recording of it"), ""
+    if without_text:
+        print(f"tympan: {without_text} recordings have no text and were left out", file=sys.stderr)
+
+
+def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
+    """Whether there was something to warn of."""
+    from tympan.decode.given_text import name_some
+
+    if unknown:
+        print(
+            f"tympan: warning: {name}: the model does not know {name_some(unknown)}: do not trust the times there",
+            file=sys.stderr,
+        )
+    return bool(unknown)
 
 
 def _formatted(kind: str, name: str, hypothesis: Any) -> str:

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tympan.data.audio import read_audio, resample
 from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
 from tympan.decode.ended import Ended
+from tympan.decode.given_text import GivenText, read_given_text
 from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
@@ -27,7 +28,6 @@ from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
-from tympan.text.phonemes import PhonemeTokenizer
 from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
@@ -206,10 +206,8 @@ class Recognizer:
 
     def align(self, samples: np.ndarray, text: str) -> Hypothesis:
         """When each token of a given text is said; the score is the log probability of the best alignment."""
-        tokens = self.loaded.tokenizer.text2tokens(text)
-        ids = self.loaded.vocabulary.tokens2ids(tokens)
-        if not ids:
-            raise UserError("there is no text to align")
+        given = self.given_text(text)
+        ids = given.ids
         self.check_length(samples)
         encoded = self.encode([samples])
         if encoded.log_probs is None:
@@ -224,11 +222,12 @@ class Recognizer:
             raise UserError(
                 f"the text has {len(ids)} tokens, more than the recording's {frames} encoder frames can hold"
             )
-        words = self.loaded.tokenizer.text2words(text) if isinstance(self.loaded.tokenizer, PhonemeTokenizer) else None
-        ended = Ended(
-            tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob}, words=None if words is None else tuple(words)
-        )
-        return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=tuple(tokens))
+        ended = Ended(ids, aligned.log_prob, {"ctc": aligned.log_prob}, words=given.words)
+        return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=given.tokens)
+
+    def given_text(self, text: str) -> GivenText:
+        """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
+        return read_given_text(text, self.loaded.tokenizer, self.loaded.vocabulary)
 
     def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
         if speech.ndim == 2 or self.limits.max_piece_s <= 0:
