@@ -136,6 +136,22 @@ def test_other_settings_in_the_same_place_are_refused(
     assert run(asr_inference.main, [*common, "--search", "ctc_prefix", "--beam_size", "3", "--resume", "false"]) == 0
 
 
+def test_a_recording_that_was_exchanged_is_decoded_again(
+    an4: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--output_dir", str(out), *data_of(an4, tmp_path), *model_files(an4, lm=False)]
+    arguments += ["--search", "ctc_greedy"]
+    assert asr_inference.main(arguments) == 0
+    before = read_table(out / "text")
+    scp = (tmp_path / "wav.scp").read_text()
+    (tmp_path / "wav.scp").write_text(scp.replace("wav/an253-fash-b.wav", "wav/an251-fash-b.wav"))
+    assert asr_inference.main(arguments) == 0
+    assert "1 utterances are decoded again" in capfd.readouterr().err
+    assert read_table(out / "text") == {**before, "an253-fash-b": before["an251-fash-b"]}
+    assert len((out / "logdir" / "results.jsonl").read_text().splitlines()) == 1 + len(BEST) + 1
+
+
 def test_results_of_a_model_before_more_training_are_not_taken(
     an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

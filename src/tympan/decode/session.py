@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from tympan.data.audio import is_pipe
 from tympan.data.index import UtteranceIndex
 from tympan.data.readers import Context, require_type, value_length
 from tympan.decode.journal import Journal, Result
+from tympan.decode.origin import origin_of
 from tympan.decode.output_tree import write_output_tree
 from tympan.decode.plan import plan_by_length
 from tympan.decode.task import DecodeSpec, DecodeTask, Source, run_task
@@ -53,7 +54,11 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
     """Decode every source; results stand in `output_dir` in the order of the sources."""
     began = time.monotonic()
     journal = Journal(output_dir / "logdir" / "results.jsonl", _conditions(spec), resume=work.resume)
+    origins = {source.id: origin_of(source) for source in sources}
+    changed = journal.drop_changed(origins)
     left = [source for source in sources if source.id not in journal.done]
+    if changed:
+        logger.warning("%d utterances are decoded again: their recordings are not those of the earlier run", changed)
     if journal.done:
         logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
     seconds, failures = _measure(left)
@@ -73,7 +78,7 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
             unit="utt",
         )
         for results in jobs:
-            journal.add(results)
+            journal.add(replace(result, origin=origins[result.id]) for result in results)
             failures += [result for result in results if result.error is not None]
             audio_s += sum(result.duration_s for result in results)
     write_output_tree(
