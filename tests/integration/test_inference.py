@@ -225,6 +225,22 @@ def test_two_recordings_of_one_name_do_not_overwrite_each_other(capsys: pytest.C
     assert "would hold 1.* of both a/1.wav and b/1.wav" in capsys.readouterr().err
 
 
+def test_formats_of_several_recordings_are_told_apart(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "x" / "a.wav", tmp_path / "y" / "a.wav"]
+    for path in files:
+        path.parent.mkdir()
+        shutil.copy(an4 / "wav" / "an253-fash-b.wav", path)
+    assert run(transcribe.main, [str(packed), *map(str, files), "--srt"]) == 2
+    assert "--srt of several recordings needs --output_dir" in capsys.readouterr().err
+    assert run(transcribe.main, [str(packed), *map(str, files), "--ctm"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == [str(path.with_suffix("")) for path in files]
+    assert run(transcribe.main, [str(packed), str(files[0]), "--srt"]) == 0
+    assert re.fullmatch(r"1\n00:00:00,\d+ --> 00:00:00,\d+\nGO\n\n", capsys.readouterr().out)
+
+
 def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
     recognizer = Recognizer.from_pretrained(packed)
     wav = an4 / "wav" / "an253-fash-b.wav"
