@@ -24,6 +24,7 @@ import torch
 
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.bin.main import run
+from tympan.decode.formats import words_of
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.errors import UserError
 
@@ -305,6 +306,69 @@ def test_alignment_of_a_given_text(an4: Path, packed: Path, capsys: pytest.Captu
         run(asr_align.main, [str(packed), "--audio", str(an4 / "wav" / "an253-fash-b.wav"), "--text", "GO" * 40]) == 1
     )
     assert "encoder frames can hold" in capsys.readouterr().err
+
+
+def test_a_long_recording_is_aligned_in_pieces(an4: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["cen8-fcaw-b", "cen8-mwhw-b", "an253-fash-b", "cen8-fcaw-b"]
+    silence = np.random.default_rng(0).normal(0, 1e-4, 8000).astype(np.float32)
+    said = [soundfile.read(an4 / "wav" / f"{name}.wav", dtype="float32")[0] for name in names]
+    samples = np.concatenate([part for one in said for part in (silence, one, silence)])
+    recognizer = Recognizer.from_pretrained(packed, limits=BatchLimits(max_piece_s=5.0))
+    longest = []
+    encode = recognizer.encode
+    monkeypatch.setattr(recognizer, "encode", lambda inputs: longest.append(len(inputs[0])) or encode(inputs))
+    whole = recognizer.align(samples, " ".join(BEST[name] for name in names))
+    assert len(longest) > 2
+    assert max(longest) <= 5.0 * recognizer.rate
+    words = words_of(whole)
+    assert [word.text for word in words] == [word for name in names for word in BEST[name].split()]
+    offset_s = 0.0
+    for name, one in zip(names, said, strict=True):
+        offset_s += 0.5
+        alone = words_of(recognizer.align(one, BEST[name]))
+        found, words = words[: len(alone)], words[len(alone) :]
+        # The first and the last word reach into the silence, as far as the model likes.
+        for want, got in list(zip(alone, found, strict=True))[1:-1]:
+            assert got.start_s == pytest.approx(offset_s + want.start_s, abs=0.03)
+            assert got.end_s == pytest.approx(offset_s + want.end_s, abs=0.03)
+        offset_s += len(one) / recognizer.rate + 0.5
+
+
+def test_what_was_aligned_stays_after_a_kill(an4: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "test.ctm"
+    arguments = [str(packed), "--data_dir", str(an4), "--output", str(out)]
+    align, count = Recognizer.align, 0
+
+    def interrupted(self: Recognizer, samples: np.ndarray, text: str) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return align(self, samples, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recognizer, "align", interrupted)
+        assert run(asr_align.main, arguments) == 130
+    assert not out.exists()
+    partial = (out.parent / "test.ctm.partial").read_text()
+    assert {line.split()[0] for line in partial.splitlines()} == set(list(BEST)[:2])
+    assert run(asr_align.main, arguments) == 0
+    assert out.read_text().startswith(partial)
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_memory_that_ran_out_is_told_with_options_that_there_are(
+    an4: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(Recognizer, "encode", full)
+    assert run(asr_align.main, [str(packed), "--audio", f"{an4}/wav/an253-fash-b.wav", "--text", "GO"]) == 1
+    message = capsys.readouterr().err
+    known = {f"--{item.name}" for item in fields(asr_align.Options)}
+    assert "memory ran out" in message
+    assert set(re.findall(r"--\w+", message)) <= known
 
 
 def test_text_that_the_model_can_not_know_is_told(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.pauses import cut_at_pauses
+from tympan.decode.pieces_alignment import align_pieces
 from tympan.decode.plan import plan_by_length
 from tympan.decode.scorer import Encoded
 from tympan.decode.searcher import Searcher
@@ -207,23 +208,27 @@ class Recognizer:
     def align(self, samples: np.ndarray, text: str) -> Hypothesis:
         """When each token of a given text is said; the score is the log probability of the best alignment."""
         given = self.given_text(text)
-        ids = given.ids
-        self.check_length(samples)
-        encoded = self.encode([samples])
-        if encoded.log_probs is None:
+        if self.loaded.model.ctc is None:
             raise UserError("alignment needs CTC, and this model was trained without (ctc_weight 0)")
-        frames = int(encoded.lengths[0])
-        if frames * (2 * len(ids) + 1) > MAX_ALIGNMENT_CELLS:
+        self.check_length(samples)
+        shift = self.loaded.input.frame_shift_s
+        about_frames = int(self.duration_s(samples) / shift)
+        if about_frames * (2 * len(given.ids) + 1) > MAX_ALIGNMENT_CELLS:
             raise UserError(
-                f"{frames} frames and {len(ids)} tokens are too many for one alignment: cut the recording (segments)"
+                f"{about_frames} frames and {len(given.ids)} tokens are too many for one alignment: "
+                "cut the recording (segments)"
             )
-        (aligned,) = self._align(encoded, [ids])
-        if aligned is None:
+        pieces = ((start / self.rate, self.encode([samples[start:end]])) for start, end in self._cut(samples))
+        found = align_pieces(pieces, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
+        if found.aligned is None:
             raise UserError(
-                f"the text has {len(ids)} tokens, more than the recording's {frames} encoder frames can hold"
+                f"the text has {len(given.ids)} tokens, more than the recording's {found.frames} encoder frames "
+                "can hold"
             )
-        ended = Ended(ids, aligned.log_prob, {"ctc": aligned.log_prob}, words=given.words)
-        return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=given.tokens)
+        log_prob = found.aligned.log_prob
+        ended = Ended(given.ids, log_prob, {"ctc": log_prob}, words=given.words)
+        hypothesis = self._hypothesis(ended, found.aligned)
+        return dataclasses.replace(hypothesis, text=text, tokens=given.tokens, times=found.times)
 
     def given_text(self, text: str) -> GivenText:
         """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
