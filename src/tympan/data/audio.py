@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ from tympan.data.audio_header import ark_entry, check_whole
 from tympan.errors import UserError
 
 Source = str | os.PathLike[str]
+
+BLOCK_FRAMES = 1 << 18
 
 _ARK_ENTRY = re.compile(r"^(.+):(\d+)$")
 
@@ -69,9 +72,10 @@ def read_audio(
         last = file.frames if end_s is None else min(round(end_s * file.samplerate), file.frames)
         if first >= file.frames and file.frames:
             raise AudioError(f"{location}: a part from {start_s:g} s was asked for, the recording ends at {_end(file)}")
-        samples = _decode(file, location, first, last)
         own_rate = int(file.samplerate)
-    samples = _pick_channel(samples, channel, location)
+        if channel is not None:
+            return _decode_channel(file, location, first, last, channel=channel, rate=rate or own_rate)
+        samples = _decode(file, location, first, last)
     if rate is not None and rate != own_rate:
         return Audio(resample(samples, own_rate, rate), rate)
     return Audio(samples, own_rate)
@@ -168,26 +172,47 @@ def _require_whole(stream: BinaryIO, size: int, location: str) -> None:
 
 
 def _decode(file: Any, location: str, first: int, last: int) -> np.ndarray:
+    if first:
+        file.seek(first)
+    samples = _next(file, location, max(last - first, 0))
+    if len(samples) < last - first:
+        raise _truncated(file, location, first + len(samples))
+    return samples
+
+
+def _decode_channel(file: Any, location: str, first: int, last: int, *, channel: int, rate: int) -> Audio:
+    """One channel, in blocks: an hour of stereo at 44.1 kHz needs the memory of what it becomes, not of what it is."""
+    if not 0 <= channel < file.channels:
+        raise UserError(f"{location}: channel {channel} was asked for, there are {file.channels} (counted from 0)")
+    own_rate = int(file.samplerate)
+    stream = None if rate == own_rate else soxr.ResampleStream(own_rate, rate, 1, dtype="float32", quality="HQ")
+    # The resampler rounds the length; what is never written takes no memory.
+    samples = np.empty(math.ceil(max(last - first, 0) * rate / own_rate) + 1, dtype=np.float32)
+    if first:
+        file.seek(first)
+    done, filled = first, 0
+    while done < last:
+        block = _next(file, location, min(BLOCK_FRAMES, last - done))
+        if len(block) == 0:
+            raise _truncated(file, location, done)
+        done += len(block)
+        part = block if block.ndim == 1 else np.ascontiguousarray(block[:, channel])
+        if stream is not None:
+            part = stream.resample_chunk(part, last=done >= last)
+        samples[filled : filled + len(part)] = part
+        filled += len(part)
+    return Audio(samples[:filled], rate)
+
+
+def _next(file: Any, location: str, frames: int) -> np.ndarray:
     try:
-        if first:
-            file.seek(first)
-        samples = file.read(max(last - first, 0), dtype="float32")
+        return np.asarray(file.read(frames, dtype="float32"))
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{location}: {_reason(error)}") from None
-    if len(samples) < last - first:
-        raise AudioError(
-            f"{location}: truncated: {first + len(samples)} samples can be decoded, the header promises {file.frames}"
-        )
-    return np.asarray(samples)
 
 
-def _pick_channel(samples: np.ndarray, channel: int | None, location: str) -> np.ndarray:
-    channels = 1 if samples.ndim == 1 else samples.shape[1]
-    if channel is None:
-        return samples
-    if not 0 <= channel < channels:
-        raise UserError(f"{location}: channel {channel} was asked for, there are {channels} (counted from 0)")
-    return samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, channel])
+def _truncated(file: Any, location: str, decoded: int) -> AudioError:
+    return AudioError(f"{location}: truncated: {decoded} samples can be decoded, the header promises {file.frames}")
 
 
 def _end(file: Any) -> str:

@@ -119,21 +119,19 @@ class Recognizer:
         samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
         if own_rate is None or own_rate <= 0:
             raise UserError(f"samples need their rate: recognizer(samples, rate=16000), not {own_rate}")
-        samples = _as_float(np.asarray(samples))
+        samples = np.asarray(samples)
         if samples.ndim not in (1, 2) or (samples.ndim == 2 and samples.shape[1] > samples.shape[0]):
             raise UserError(f"samples are an array (time,) or (time, channels), not one of shape {samples.shape}")
+        samples = _as_float(samples[:, 0] if samples.ndim == 2 else samples)
         if not np.isfinite(samples).all():
             raise UserError("the samples hold values that are not finite numbers (nan or inf)")
-        if own_rate != self.rate:
-            samples = resample(samples, own_rate, self.rate)
-        return samples[:, 0] if samples.ndim == 2 else samples
+        return samples if own_rate == self.rate else resample(samples, own_rate, self.rate)
 
     def read_source(
         self, source: str | os.PathLike[str], *, base: Path | None = None, allow_pipes: bool = False
     ) -> np.ndarray:
         """A file, or what a line of wav.scp names, likewise."""
-        samples = read_audio(source, rate=self.rate, base=base, allow_pipes=allow_pipes).samples
-        return samples[:, 0] if samples.ndim == 2 else samples
+        return read_audio(source, rate=self.rate, channel=0, base=base, allow_pipes=allow_pipes).samples
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that makes no encoder frame."""
