@@ -152,15 +152,11 @@ class Recognizer:
         """
         cuts = [self._cut(item) for item in samples]
         pieces = [(place, start, end) for place, parts in enumerate(cuts) for start, end in parts]
-        seconds = [self.duration_s(samples[place][start:end]) for place, start, end in pieces]
         done: dict[int, dict[int, list[Hypothesis]]] = {}
-        for batch in plan_by_length(seconds, batch_size=self.limits.batch_size, max_total=self.limits.max_batch_s):
-            arrays = [samples[pieces[number][0]][slice(*pieces[number][1:])] for number in batch]
-            for number, hypotheses in zip(batch, self.decode(arrays), strict=True):
-                place, start, _ = pieces[number]
-                done.setdefault(place, {})[start] = hypotheses
-                if len(done[place]) == len(cuts[place]):
-                    yield place, self._joined(done.pop(place))
+        for (place, start, _), hypotheses in self._decoded(samples, pieces):
+            done.setdefault(place, {})[start] = hypotheses
+            if len(done[place]) == len(cuts[place]):
+                yield place, self._joined(done.pop(place))
 
     def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those."""
@@ -232,6 +228,21 @@ class Recognizer:
         """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
         return read_given_text(text, self.loaded.tokenizer, self.loaded.vocabulary)
 
+    def _decoded(
+        self, samples: Sequence[np.ndarray], pieces: Sequence[tuple[int, int, int]]
+    ) -> Iterator[tuple[tuple[int, int, int], list[Hypothesis]]]:
+        """Each of `pieces` (place in `samples`, start, end) with its n-best. Digital silence has no text."""
+        arrays = [samples[place][start:end] for place, start, end in pieces]
+        heard = [number for number, array in enumerate(arrays) if array.ndim == 2 or array.any()]
+        for number in sorted(set(range(len(pieces))) - set(heard)):
+            yield pieces[number], [self._silence()]
+        limits = self.limits
+        seconds = [self.duration_s(arrays[number]) for number in heard]
+        for batch in plan_by_length(seconds, batch_size=limits.batch_size, max_total=limits.max_batch_s):
+            numbers = [heard[place] for place in batch]
+            for number, hypotheses in zip(numbers, self.decode([arrays[n] for n in numbers]), strict=True):
+                yield pieces[number], hypotheses
+
     def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
         if speech.ndim == 2 or self.limits.max_piece_s <= 0:
             return [(0, len(speech))]
@@ -257,6 +268,12 @@ class Recognizer:
             token_confidences=None if aligned is None else tuple(token.confidence for token in aligned.tokens),
             words=ended.words,
         )
+
+    def _silence(self) -> Hypothesis:
+        """The answer to digital silence, of which a model may dream."""
+        words = () if self.settings.search == "lexicon" else None
+        aligned = None if self.loaded.model.ctc is None else Aligned([], 0.0)
+        return self._hypothesis(Ended((), 0.0, {}, words=words), aligned)
 
     def _joined(self, parts: dict[int, list[Hypothesis]]) -> list[Hypothesis]:
         if len(parts) == 1:
