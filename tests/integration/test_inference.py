@@ -27,6 +27,7 @@ from tympan.bin.main import run
 from tympan.decode.formats import words_of
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.errors import UserError
+from tympan.runtime.device import Found
 
 SEARCH = ["--beam_size", "10", "--ctc_weight", "0.4", "--lm_weight", "0.3"]
 BEST = {
@@ -259,14 +260,34 @@ def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
     [
         ([0.1, 0.2], 16000, "a list holds recordings"),
         (np.zeros(9), 0, "samples need their rate"),
+        (np.zeros(9), None, "samples need their rate"),
+        (np.zeros(9), "16000", "found str '16000'"),
+        (np.zeros(9), float("nan"), "found float nan"),
         (np.zeros((2, 16000)), 16000, r"not one of shape \(2, 16000\)"),
         (np.full(16000, np.nan), 16000, "not finite"),
         (np.zeros(16000, dtype=complex), 16000, "real or whole numbers"),
+        (np.zeros(16000, dtype=np.int64), 16000, r"samples of int64.*astype\(numpy.int16\)"),
+        (np.full(16000, 9000.0), 16000, r"found 9000: divide 16-bit PCM by 32768"),
+        ((16000, np.zeros(16000)), None, r"found \(rate, samples\), as scipy"),
+        (("a.wav", "b.flac"), None, r"a list, not a tuple"),
+        ((np.zeros(9),), None, "one of 1 values"),
+        (b"RIFF", 16000, "a recording is a path.*found bytes b'RIFF'"),
+        (None, None, "found NoneType"),
+        (np.zeros(40), 16000, "too short"),
+        ([np.zeros(16000), np.zeros(40)], 16000, r"recording \[1\] of the list: too short"),
+        ([(np.zeros(16000), 16000), None], None, r"recording \[1\] of the list: a recording is a path"),
     ],
 )
-def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: int, message: str) -> None:
+def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Recognizer.from_pretrained(packed)(audio, rate=rate)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:1"])
+def test_a_device_that_is_not_here_is_told(packed: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tympan.runtime.device.find_accelerators", lambda: Found(None, 0))
+    with pytest.raises(UserError, match=f"device '{device}': no accelerator was found here, use 'cpu'"):
+        Recognizer.from_pretrained(packed, device=device)
 
 
 def test_bytes_are_samples_around_128(an4: Path, packed: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tympan.data.audio import read_audio, resample
 from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
+from tympan.decode.audio_input import AudioInput, samples_of
 from tympan.decode.ended import Ended
 from tympan.decode.given_text import GivenText, read_given_text
 from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
@@ -29,6 +31,7 @@ from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
+from tympan.runtime.device import named_device
 from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
@@ -38,8 +41,6 @@ it busy, and padding costs as much as speech. The search takes the whole batch.
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Frames times states: a byte each."""
-
-AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ class Recognizer:
         if unknown:
             raise UserError(f"there is no decode setting '{unknown[0]}'; known: {', '.join(known)}")
         chosen = DecodeSettings(**{**files.settings, **settings})
-        loaded = load_model(files, chosen, device=torch.device(device), dtype=dtype, allow_import=allow_import)
+        loaded = load_model(files, chosen, device=named_device(device), dtype=dtype, allow_import=allow_import)
         return cls(loaded, chosen, limits=limits)
 
     @property
@@ -104,28 +105,19 @@ class Recognizer:
     ) -> Hypothesis | list[Hypothesis]:
         """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list."""
         if isinstance(audio, list):
-            if audio and isinstance(audio[0], int | float):
-                raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
-            samples = [self.read(item, rate=rate) for item in audio]
-            found = dict(self.recognize(samples))
+            found = dict(self.recognize([self._read_item(item, place, rate) for place, item in enumerate(audio)]))
             return [found[place][0] for place in range(len(audio))]
-        ((_, hypotheses),) = self.recognize([self.read(audio, rate=rate)])
+        samples = self.read(audio, rate=rate)
+        self.check_length(samples)
+        ((_, hypotheses),) = self.recognize([samples])
         return hypotheses[0]
 
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
         """Samples (time,) at the model's rate; of several channels the first."""
-        if isinstance(audio, (str, os.PathLike)):
+        if isinstance(audio, str | os.PathLike):
             return self.read_source(audio)
-        samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
-        if own_rate is None or own_rate <= 0:
-            raise UserError(f"samples need their rate: recognizer(samples, rate=16000), not {own_rate}")
-        samples = np.asarray(samples)
-        if samples.ndim not in (1, 2) or (samples.ndim == 2 and samples.shape[1] > samples.shape[0]):
-            raise UserError(f"samples are an array (time,) or (time, channels), not one of shape {samples.shape}")
-        samples = _as_float(samples[:, 0] if samples.ndim == 2 else samples)
-        if not np.isfinite(samples).all():
-            raise UserError("the samples hold values that are not finite numbers (nan or inf)")
-        return samples if own_rate == self.rate else resample(samples, own_rate, self.rate)
+        given = samples_of(audio, rate)
+        return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
     def read_source(
         self, source: str | os.PathLike[str], *, base: Path | None = None, allow_pipes: bool = False
@@ -228,6 +220,16 @@ class Recognizer:
         """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
         return read_given_text(text, self.loaded.tokenizer, self.loaded.vocabulary)
 
+    def _read_item(self, audio: AudioInput, place: int, rate: int | None) -> np.ndarray:
+        if isinstance(audio, numbers.Real):
+            raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
+        try:
+            samples = self.read(audio, rate=rate)
+            self.check_length(samples)
+        except UserError as error:
+            raise UserError(f"recording [{place}] of the list: {error}") from None
+        return samples
+
     def _decoded(
         self, samples: Sequence[np.ndarray], pieces: Sequence[tuple[int, int, int]]
     ) -> Iterator[tuple[tuple[int, int, int], list[Hypothesis]]]:
@@ -308,14 +310,3 @@ def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype)
     tensors = [torch.from_numpy(np.require(item, requirements=["C", "W"])).to(wide) for item in inputs]
     lengths = torch.tensor([len(item) for item in tensors])
     return pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)
-
-
-def _as_float(samples: np.ndarray) -> np.ndarray:
-    """Whole numbers are taken for PCM of their width; bytes have their zero at 128, as in wav files."""
-    if samples.dtype == np.uint8:
-        return (samples / 128.0 - 1.0).astype(np.float32)
-    if samples.dtype.kind == "i":
-        return (samples / float(2 ** (8 * samples.dtype.itemsize - 1))).astype(np.float32)
-    if samples.dtype.kind != "f":
-        raise UserError(f"samples are real or whole numbers, found an array of {samples.dtype}")
-    return samples.astype(np.float32)
