@@ -157,6 +157,16 @@ def test_a_channel_of_a_long_recording_takes_the_memory_of_itself(tmp_path: Path
     assert peak < 2 * samples.nbytes
 
 
+@pytest.mark.parametrize("name", [" a.wav", "a.wav |", "a b.wav"])
+def test_a_path_is_a_file_whatever_its_name(tmp_path: Path, tone: np.ndarray, name: str) -> None:
+    soundfile.write(tmp_path / name, tone, RATE, format="WAV")
+    assert len(read_audio(tmp_path / name).samples) == RATE
+    assert audio_info(tmp_path / name).frames == RATE
+    assert len(read_audio(Path(name), base=tmp_path).samples) == RATE
+    with pytest.raises(AudioError, match="there is no such file"):
+        read_audio(tmp_path / "sub" / name)
+
+
 def test_parts_channels_and_rates(tmp_path: Path, tone: np.ndarray) -> None:
     path = tmp_path / "a.wav"
     soundfile.write(path, np.stack([tone, -tone], axis=1), RATE)

@@ -222,6 +222,40 @@ def test_transcribe_prints_what_was_said(
     assert (tmp_path / "cen8-fbbh-b.srt").read_text().startswith("1\n00:00:00,")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ngram_weight", "0.3"], "ngram_weight 0.3: the model has no n-gram; leave it out"),
+        (["--batch_size", "0"], "batch_size must be at least 1, found 0"),
+        (["--max_piece_s", "-1"], "max_piece_s must be 1 or more seconds, or 0 (never cut), found -1"),
+        (["--max_piece_s", "nan"], "found nan"),
+        (["--penalty", "nan"], "penalty must be a finite number, found nan"),
+    ],
+)
+def test_options_of_transcribe_that_can_not_be(
+    packed: Path, an4: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(transcribe.main, [str(packed), f"{an4}/wav/an253-fash-b.wav", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_accelerator_is_no_word_about_training(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tympan.runtime.device.find_accelerators", lambda: Found(None, 0))
+    assert run(transcribe.main, [str(packed), "a.wav", "--ngpu", "1"]) == 2
+    assert "Use the CPU with --ngpu 0" in capsys.readouterr().err
+
+
+def test_files_of_any_name_are_transcribed(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (" x.wav", "x |"):
+        shutil.copy(an4 / "wav" / "an253-fash-b.wav", tmp_path / name)
+        assert transcribe.main([str(packed), str(tmp_path / name)]) == 0
+        assert capsys.readouterr().out == "GO\n"
+
+
 def test_two_recordings_of_one_name_do_not_overwrite_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(transcribe.main, ["model", "a/1.wav", "b/1.wav", "--output_dir", "out"]) == 2
     assert "would hold 1.* of both a/1.wav and b/1.wav" in capsys.readouterr().err

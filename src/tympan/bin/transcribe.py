@@ -33,7 +33,7 @@ class Options:
     penalty: float | None = option(None, help="instead of the model's", group="search")
     maxlenratio: float | None = option(None, help="instead of the model's", group="search")
     batch_size: int = option(16, help="pieces decoded together", group="work")
-    max_piece_s: float = option(30.0, help="longer recordings are cut at pauses", group="work")
+    max_piece_s: float = option(30.0, help="longer recordings are cut at pauses; 0: never", group="work")
     ngpu: int = option(0, help="accelerators: 0 or 1", group="work")
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator", group="work")
     dtype: Literal["float16", "bfloat16", "float32", "float64"] = option("float32", help="number format", group="work")

@@ -67,7 +67,7 @@ def read_audio(
     A relative path is looked for from the current directory, then from `base` (the data directory).
     """
     location = locate(source, base)
-    with _opened(location, allow_pipes=allow_pipes) as file:
+    with _opened(source, location, allow_pipes=allow_pipes) as file:
         first = round(start_s * file.samplerate)
         last = file.frames if end_s is None else min(round(end_s * file.samplerate), file.frames)
         if first >= file.frames and file.frames:
@@ -83,14 +83,14 @@ def read_audio(
 
 def audio_info(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
     """Rate, length and channels from the header."""
-    with _opened(locate(source, base), allow_pipes=allow_pipes) as file:
+    with _opened(source, locate(source, base), allow_pipes=allow_pipes) as file:
         return AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
 
 
 def check_audio(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
     """As `audio_info`, and raises for a recording that ends early: compressed formats are decoded to their end."""
     location = locate(source, base)
-    with _opened(location, allow_pipes=allow_pipes) as file:
+    with _opened(source, location, allow_pipes=allow_pipes) as file:
         info = AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
         if file.format in ("FLAC", "OGG", "MP3"):
             _decode(file, location, 0, file.frames)
@@ -109,9 +109,12 @@ def is_pipe(source: Source) -> bool:
 
 
 def locate(source: Source, base: Source | None) -> str:
-    """The source as it can be opened: as given if that exists, else below `base` if that exists, else as given."""
-    text = os.fspath(source).strip()
-    if base is None or is_pipe(text) or os.path.isabs(text):
+    """The source as it can be opened: as given if that exists, else below `base` if that exists, else as given.
+
+    A string is taken as it stands in a table, without blanks around it; a Path is the name of a file, whatever it is.
+    """
+    text = source.strip() if isinstance(source, str) else os.fspath(source)
+    if base is None or is_pipe(source) or os.path.isabs(text):
         return text
     path, _ = split_ark(text)
     beside = os.path.join(os.fspath(base), text)
@@ -128,8 +131,8 @@ def split_ark(source: str) -> tuple[str, int | None]:
     return match[1], int(match[2])
 
 
-def _opened(location: str, *, allow_pipes: bool) -> Any:
-    if is_pipe(location):
+def _opened(source: Source, location: str, *, allow_pipes: bool) -> Any:
+    if is_pipe(source):
         return _opened_pipe(location, allow_pipes=allow_pipes)
     path, offset = split_ark(location)
     try:

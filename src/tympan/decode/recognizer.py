@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import numbers
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -22,7 +23,7 @@ from tympan.decode.ended import Ended
 from tympan.decode.given_text import GivenText, read_given_text
 from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
-from tympan.decode.model_files import find_model
+from tympan.decode.model_files import ModelFiles, find_model
 from tympan.decode.pauses import cut_at_pauses
 from tympan.decode.pieces_alignment import align_pieces
 from tympan.decode.plan import plan_by_length
@@ -39,6 +40,9 @@ CPU_SECONDS, CPU_PADDING = 20.0, 0.05
 it busy, and padding costs as much as speech. The search takes the whole batch.
 """
 
+MIN_PIECE_S = 1.0
+"""Words would be cut in two, and the encoder could make no frame of a piece."""
+
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Frames times states: a byte each."""
 
@@ -52,6 +56,19 @@ class BatchLimits:
     batch_size: int = 16
     max_batch_s: float = 240.0
     max_piece_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        if self.batch_size < 1:
+            mistakes.append(f"batch_size must be at least 1, found {self.batch_size}")
+        if not self.max_batch_s > 0:
+            mistakes.append(f"max_batch_s must be a positive number of seconds, found {self.max_batch_s}")
+        if self.max_piece_s != 0 and not MIN_PIECE_S <= self.max_piece_s < math.inf:
+            mistakes.append(
+                f"max_piece_s must be {MIN_PIECE_S:g} or more seconds, or 0 (never cut), found {self.max_piece_s}"
+            )
+        if mistakes:
+            raise UserError("\n".join(mistakes))
 
 
 class Recognizer:
@@ -85,6 +102,7 @@ class Recognizer:
         unknown = [name for name in settings if name not in known]
         if unknown:
             raise UserError(f"there is no decode setting '{unknown[0]}'; known: {', '.join(known)}")
+        _check_asked_models(files, settings)
         chosen = DecodeSettings(**{**files.settings, **settings})
         loaded = load_model(files, chosen, device=named_device(device), dtype=dtype, allow_import=allow_import)
         return cls(loaded, chosen, limits=limits)
@@ -115,14 +133,14 @@ class Recognizer:
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
         """Samples (time,) at the model's rate; of several channels the first."""
         if isinstance(audio, str | os.PathLike):
-            return self.read_source(audio)
+            return self.read_source(Path(audio))
         given = samples_of(audio, rate)
         return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
     def read_source(
         self, source: str | os.PathLike[str], *, base: Path | None = None, allow_pipes: bool = False
     ) -> np.ndarray:
-        """A file, or what a line of wav.scp names, likewise."""
+        """A file (a Path), or what a line of wav.scp names (a string), likewise."""
         return read_audio(source, rate=self.rate, channel=0, base=base, allow_pipes=allow_pipes).samples
 
     def check_length(self, speech: np.ndarray) -> None:
@@ -282,6 +300,21 @@ class Recognizer:
             return next(iter(parts.values()))
         pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
         return [join_pieces(pieces, separator=self.loaded.separator)]
+
+
+def _check_asked_models(files: ModelFiles, settings: Mapping[str, Any]) -> None:
+    """A weight that is asked for, of something that the model does not have, would change nothing."""
+    parts = {
+        "lm_weight": (files.lm_file, "neural language model", "--lm_train_config and --lm_file"),
+        "ngram_weight": (files.ngram_file, "n-gram", "--ngram_file"),
+    }
+    mistakes = [
+        f"{name} {settings[name]}: the model has no {kind}; leave it out, or pack one with {options}"
+        for name, (file, kind, options) in parts.items()
+        if settings.get(name) and file is None
+    ]
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 def _log_posteriors(ctc: Any, outputs: Sequence[Tensor]) -> Tensor:
