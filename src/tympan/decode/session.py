@@ -84,6 +84,8 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
     write_output_tree(
         output_dir, [source.id for source in sources], journal.done, nbest=spec.settings.nbest, nj=work.nj
     )
+    order = {source.id: place for place, source in enumerate(sources)}
+    failures.sort(key=lambda failure: order[failure.id])
     _write_failures(output_dir / "failed", failures)
     decoded = sum(source.id in journal.done for source in sources)
     return Summary(decoded, tuple(failures), audio_s, time.monotonic() - began)
