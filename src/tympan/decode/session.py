@@ -6,7 +6,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -55,12 +55,7 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
     began = time.monotonic()
     journal = Journal(output_dir / "logdir" / "results.jsonl", _conditions(spec), resume=work.resume)
     origins = {source.id: origin_of(source) for source in sources}
-    changed = journal.drop_changed(origins)
-    left = [source for source in sources if source.id not in journal.done]
-    if changed:
-        logger.warning("%d utterances are decoded again: their recordings are not those of the earlier run", changed)
-    if journal.done:
-        logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
+    left = _left(sources, journal, origins)
     seconds, failures = _measure(left)
     failed = {failure.id for failure in failures}
     left = [source for source in left if source.id not in failed]
@@ -105,6 +100,19 @@ def read_sources(
     index = UtteranceIndex({"speech": path}, keys=key_file)
     kind, base = require_type(data_type), Path(path).parent
     return [Source(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
+
+
+def _left(sources: Sequence[Source], journal: Journal, origins: Mapping[str, str]) -> list[Source]:
+    """What an earlier run has not decoded, or has decoded of other recordings."""
+    changed = journal.drop_changed(origins)
+    left = [source for source in sources if source.id not in journal.done]
+    if changed:
+        logger.warning(
+            "%d utterances are decoded again: the earlier run had other recordings, or does not tell which", changed
+        )
+    if journal.done:
+        logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
+    return left
 
 
 def _measure(sources: Sequence[Source]) -> tuple[dict[str, float], list[Result]]:
