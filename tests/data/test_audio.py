@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import kaldiio
@@ -41,7 +43,7 @@ def test_a_recording_cut_in_half_is_found(tmp_path: Path, tone: np.ndarray, name
     path = tmp_path / name
     soundfile.write(path, tone, RATE, format="NIST" if name == "a.sph" else None)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    for read in (check_audio, read_audio):
+    for read in (check_audio, read_audio, partial(read_audio, channel=0)):
         with pytest.raises(AudioError, match=name):
             read(path)
 
@@ -125,6 +127,44 @@ def test_entries_of_archives(tmp_path: Path, tone: np.ndarray) -> None:
         np.testing.assert_array_equal(read_audio(sources["two"]).samples * 32768, other)
     with pytest.raises(AudioError, match="no audio starts at this offset"):
         read_audio(f"{ark}:7")
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac", "a.ogg", "a.mp3"])
+@pytest.mark.parametrize("rate", [RATE, 44100, 8000, None])
+def test_a_channel_in_blocks_is_that_of_the_whole(
+    tmp_path: Path, name: str, rate: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tympan.data.audio.BLOCK_FRAMES", 1000)
+    noise = np.random.default_rng(0).normal(0, 0.1, (22050, 2))
+    soundfile.write(tmp_path / name, noise, 22050)
+    for part in ({}, {"start_s": 0.25, "end_s": 0.5}):
+        whole = read_audio(tmp_path / name, rate=rate, **part).samples
+        for channel in (0, 1):
+            samples = read_audio(tmp_path / name, rate=rate, channel=channel, **part).samples
+            assert samples.flags.c_contiguous
+            assert samples.dtype == np.float32
+            np.testing.assert_allclose(samples, whole[:, channel], atol=1e-6)
+
+
+def test_a_channel_of_a_long_recording_takes_the_memory_of_itself(tmp_path: Path) -> None:
+    path = tmp_path / "long.wav"
+    soundfile.write(path, np.zeros((120 * 44100, 2), dtype=np.int16), 44100)
+    tracemalloc.start()
+    samples = read_audio(path, rate=RATE, channel=0).samples
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(samples) == 120 * RATE
+    assert peak < 2 * samples.nbytes
+
+
+@pytest.mark.parametrize("name", [" a.wav", "a.wav |", "a b.wav"])
+def test_a_path_is_a_file_whatever_its_name(tmp_path: Path, tone: np.ndarray, name: str) -> None:
+    soundfile.write(tmp_path / name, tone, RATE, format="WAV")
+    assert len(read_audio(tmp_path / name).samples) == RATE
+    assert audio_info(tmp_path / name).frames == RATE
+    assert len(read_audio(Path(name), base=tmp_path).samples) == RATE
+    with pytest.raises(AudioError, match="there is no such file"):
+        read_audio(tmp_path / "sub" / name)
 
 
 def test_parts_channels_and_rates(tmp_path: Path, tone: np.ndarray) -> None:

@@ -116,6 +116,24 @@ def test_any_company(
                 assert got[0].times == want[0].times
 
 
+def test_digital_silence_is_not_decoded(
+    tmp_path: Path, audio: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = DecodeSettings(beam_size=3, lm_weight=0.5, maxlenratio=-4)
+    loaded = random_model(tmp_path, "transformer", "rnn", torch.float32)
+    recognizer = Recognizer(loaded, settings, limits=BatchLimits(max_piece_s=1.0))
+    silence = np.zeros(8000, dtype=np.float32)
+    alone = recognizer.decode([audio[0]])[0][0]
+    decoded: list[int] = []
+    decode = recognizer.decode
+    monkeypatch.setattr(recognizer, "decode", lambda inputs: decoded.extend(map(len, inputs)) or decode(inputs))
+    found = dict(recognizer.recognize([silence, audio[0], np.zeros(64000, dtype=np.float32)]))
+    assert decoded == [len(audio[0])]
+    assert found[1][0].text == alone.text
+    for place in (0, 2):
+        assert (found[place][0].text, found[place][0].times, found[place][0].score) == ("", (), 0.0)
+
+
 def test_weights_that_are_no_numbers_are_told(tmp_path: Path, audio: list[np.ndarray]) -> None:
     loaded = random_model(tmp_path, "transformer", "rnn", torch.float32)
     loaded.model.decoder.output_layer.bias.data.fill_(float("nan"))

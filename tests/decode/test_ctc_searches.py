@@ -14,7 +14,9 @@ from tympan.decode.alignment import align_tokens
 from tympan.decode.ctc_beam import ctc_prefix_beam_search
 from tympan.decode.ctc_greedy import ctc_greedy
 from tympan.decode.ended import Ended
+from tympan.decode.pieces_alignment import align_pieces
 from tympan.decode.rescore import rescore
+from tympan.decode.scorer import Encoded
 from tympan.decode.search import Weighted
 
 VOCAB = 4
@@ -77,6 +79,23 @@ def test_alignment_is_the_best_path_of_the_text(texts: list[tuple[int, ...]]) ->
         assert spans == [(run[0][0], run[-1][0] + 1) for run in runs]
         peaks = [max(float(log_probs[frame, token].exp()) for frame, token in run) for run in runs]
         assert [t.confidence for t in aligned.tokens] == pytest.approx(peaks)
+
+
+def test_alignment_in_blocks_and_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = toy_batch([40], vocab=VOCAB, seed=5)
+    text = (1, 3, 3, 2)
+    (whole,) = align_tokens(batch.log_probs, batch.lengths, [text], blank_id=0)
+    assert whole is not None
+    monkeypatch.setattr("tympan.decode.alignment.BLOCK_CELLS", 30)
+    parts = [
+        (start_s, Encoded(batch.memory[:, frames], torch.tensor([20]), batch.log_probs[:, frames]))
+        for start_s, frames in ((0.0, slice(0, 20)), (10.0, slice(20, 40)))
+    ]
+    found = align_pieces(iter(parts), text, blank_id=0, frame_shift_s=0.04)
+    assert found.aligned == whole
+    for (start_s, end_s), token in zip(found.times, whole.tokens, strict=True):
+        assert start_s == pytest.approx(token.start * 0.04 if token.start < 20 else 10 + (token.start - 20) * 0.04)
+        assert end_s == pytest.approx(token.end * 0.04 if token.end <= 20 else 10 + (token.end - 20) * 0.04)
 
 
 def test_a_text_that_does_not_fit_has_no_alignment() -> None:

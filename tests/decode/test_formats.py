@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from tympan.decode.formats import ctm, srt, words_of
@@ -24,6 +26,11 @@ def hypothesis(text: str, tokens: list[str], *, start: float = 0.0, step: float 
         ("用WI机", ["用", "W", "I", "机"], [("用", 0.0, 0.05), ("WI", 0.1, 0.25), ("机", 0.3, 0.35)]),
         ("é", ["<0xC3>", "<0xA9>"], [("<0xC3>", 0.0, 0.05), ("<0xA9>", 0.1, 0.15)]),
         ("", [], []),
+        (
+            "我爱NLP。",
+            ["▁我爱", "NL", "P。"],
+            [("我", 0.0, 0.025), ("爱", 0.025, 0.05), ("NLP", 0.1, 0.225), ("。", 0.225, 0.25)],
+        ),
     ],
 )
 def test_words(text: str, tokens: list[str], want: list[tuple[str, float, float]]) -> None:
@@ -46,11 +53,39 @@ def test_subtitles_break_at_pauses_and_long_lines() -> None:
     first = hypothesis("你好", ["你", "好"])
     later = hypothesis("再见", ["再", "见"], start=3723.5)
     text = srt([*words_of(first), *words_of(later)])
-    assert text == "1\n00:00:00,000 --> 00:00:00,150\n你好\n\n2\n01:02:03,500 --> 01:02:03,650\n再见\n"
+    assert text == "1\n00:00:00,000 --> 00:00:00,150\n你好\n\n2\n01:02:03,500 --> 01:02:03,650\n再见\n\n"
     many = hypothesis("你" * 50, ["你"] * 50)
     lines = srt(words_of(many)).split("\n")[2::4]
     assert "".join(lines) == "你" * 50
     assert max(map(len, lines)) <= 21
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("我爱NLP。", ["▁我爱", "NLP", "。"]),
+        ("我 爱 NLP", ["我", "<space>", "爱", "<space>", "N", "L", "P"]),
+        ("GO ON", ["▁GO", "▁O", "N"]),
+    ],
+)
+def test_subtitles_are_pieces_of_the_text_as_it_is_written(text: str, tokens: list[str]) -> None:
+    assert srt(words_of(hypothesis(text, tokens))).splitlines()[2:] == [text, ""]
+
+
+def test_subtitles_of_phones_are_the_words() -> None:
+    phones = hypothesis("GO 我 NLP", ["G", "OU", "W", "O", "N"])
+    words = dataclasses.replace(phones, words=(("GO", 2), ("我", 2), ("NLP", 1)))
+    assert srt(words_of(words)).splitlines()[2] == "GO 我 NLP"
+
+
+def test_subtitles_of_bytes_keep_the_blanks() -> None:
+    tokens = ["▁caf", "<0xC3>", "<0xA9>", "▁au"]
+    assert srt(words_of(hypothesis("café au", tokens))).splitlines()[2] == "caf<0xC3><0xA9> au"
+    assert srt(words_of(hypothesis("爱", ["AI", "4"]))).splitlines()[2] == "AI 4"
+
+
+def test_no_words_make_no_subtitles() -> None:
+    assert srt([]) == ""
 
 
 def test_pieces_are_joined_with_their_times() -> None:

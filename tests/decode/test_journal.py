@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tympan.decode.hypothesis import Hypothesis
 from tympan.decode.journal import Journal, Result
+from tympan.decode.origin import origin_of
 from tympan.decode.output_tree import write_output_tree
 from tympan.decode.plan import plan_by_length
+from tympan.decode.task import Source
 from tympan.errors import UserError
 
 
@@ -46,6 +49,42 @@ def test_a_kill_before_the_first_line_was_whole(tmp_path: Path) -> None:
     with Journal(path, {"beam_size": 1}) as journal:
         journal.add([result("a", "X")])
     assert list(Journal(path, {"beam_size": 1}).done) == ["a"]
+
+
+def test_results_of_another_recording_are_forgotten(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with Journal(path, {}) as journal:
+        journal.add([replace(result(name, "X"), origin=f"{name}.wav 9 1") for name in "abc"] + [result("old", "Y")])
+    again = Journal(path, {})
+    origins = {"a": "a.wav 9 1", "b": "b.wav 9 2", "old": "old.wav 9 1"}
+    assert again.drop_changed(origins) == 2
+    assert set(again.done) == {"a", "c"}
+    with again:
+        again.add([replace(result("b", "Z"), origin=origins["b"])])
+    assert Journal(path, {}).done["b"].hypotheses[0].text == "Z"
+
+
+def test_a_journal_without_origins_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_text('{"conditions": {}}\n{"id": "a", "duration_s": 1.5, "nbest": []}\n')
+    assert Journal(path, {}).done["a"].origin is None
+
+
+def test_the_origin_changes_with_the_recording(tmp_path: Path) -> None:
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).write_bytes(b"xx")
+    (tmp_path / "wav.scp").write_text("rec a.wav\n")
+    one = Source("u", "a.wav", "sound", tmp_path)
+    part = Source("u", "rec 0.5 1.5", "segments", tmp_path)
+    before = [origin_of(source) for source in (one, part)]
+    assert before == [origin_of(source) for source in (one, part)]
+    (tmp_path / "a.wav").write_bytes(b"xxx")
+    after = [origin_of(source) for source in (one, part)]
+    assert before[0] != after[0]
+    assert before[1] != after[1]
+    assert origin_of(replace(one, value="b.wav")) != after[0]
+    assert origin_of(replace(one, value="cat a.wav |")) == "cat a.wav |; cat a.wav |"
+    assert origin_of(replace(one, value="1 2", data_type="text_int")) == "1 2"
 
 
 def test_output_is_in_the_inputs_order(tmp_path: Path) -> None:

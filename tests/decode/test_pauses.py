@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 
 from tympan.decode.pauses import cut_at_pauses
 
@@ -37,3 +38,19 @@ def test_pieces_are_whole_and_short_enough_without_any_pause() -> None:
 
 def test_a_short_recording_is_left_alone() -> None:
     assert cut_at_pauses(np.zeros(500, dtype=np.float32), RATE, max_s=1) == [(0, 500)]
+
+
+def test_a_cut_falls_into_the_middle_of_digital_silence() -> None:
+    samples = speech_with_pauses([], duration_s=15)
+    samples[6 * RATE : int(6.1 * RATE)] = 0  # a gap between two sounds
+    samples[7 * RATE : 9 * RATE] = 0
+    ((_, cut), _) = cut_at_pauses(samples, RATE, max_s=10)
+    assert cut / RATE == pytest.approx(8.0, abs=0.05)
+
+
+def test_no_rest_is_too_short_to_be_decoded() -> None:
+    for rest_s in (0.001, 0.02, 0.5):
+        samples = speech_with_pauses([9.9], duration_s=10 + rest_s)
+        pieces = cut_at_pauses(samples, RATE, max_s=10)
+        assert len(pieces) == 2
+        assert min(end - start for start, end in pieces) >= 2.5 * RATE

@@ -24,8 +24,10 @@ import torch
 
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.bin.main import run
+from tympan.decode.formats import words_of
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.errors import UserError
+from tympan.runtime.device import Found
 
 SEARCH = ["--beam_size", "10", "--ctc_weight", "0.4", "--lm_weight", "0.3"]
 BEST = {
@@ -94,11 +96,12 @@ def test_bad_utterances_are_told_and_the_rest_goes_on(
     soundfile.write(tmp_path / "short.wav", np.zeros(40), 16000)
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16000)
     (tmp_path / "noise.wav").write_bytes(b"this is no recording")
-    bad = [f"{name} {name}.wav" for name in ("short", "empty", "noise", "missing")]
+    names = ["short", "noise", "empty", "missing"]  # some fail before the decode, some in it
+    bad = [f"{name} {name}.wav" for name in names]
     out = tmp_path / "out"
     arguments = ["--output_dir", str(out), *data_of(an4, tmp_path, extra=bad), *model_files(an4, lm=False)]
     assert asr_inference.main([*arguments, "--search", "ctc_greedy"]) == 1
-    assert set(read_table(out / "failed")) == {"short", "empty", "noise", "missing"}
+    assert list(read_table(out / "failed")) == names
     assert list(read_table(out / "text")) == list(BEST)
     assert "4 utterances were not decoded" in capsys.readouterr().err
 
@@ -134,6 +137,22 @@ def test_other_settings_in_the_same_place_are_refused(
     assert run(asr_inference.main, [*common, "--search", "ctc_prefix"]) == 2
     assert "search was 'ctc_greedy', now 'ctc_prefix'" in capsys.readouterr().err
     assert run(asr_inference.main, [*common, "--search", "ctc_prefix", "--beam_size", "3", "--resume", "false"]) == 0
+
+
+def test_a_recording_that_was_exchanged_is_decoded_again(
+    an4: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["--output_dir", str(out), *data_of(an4, tmp_path), *model_files(an4, lm=False)]
+    arguments += ["--search", "ctc_greedy"]
+    assert asr_inference.main(arguments) == 0
+    before = read_table(out / "text")
+    scp = (tmp_path / "wav.scp").read_text()
+    (tmp_path / "wav.scp").write_text(scp.replace("wav/an253-fash-b.wav", "wav/an251-fash-b.wav"))
+    assert asr_inference.main(arguments) == 0
+    assert "1 utterances are decoded again" in capfd.readouterr().err
+    assert read_table(out / "text") == {**before, "an253-fash-b": before["an251-fash-b"]}
+    assert len((out / "logdir" / "results.jsonl").read_text().splitlines()) == 1 + len(BEST) + 1
 
 
 def test_results_of_a_model_before_more_training_are_not_taken(
@@ -204,9 +223,59 @@ def test_transcribe_prints_what_was_said(
     assert (tmp_path / "cen8-fbbh-b.srt").read_text().startswith("1\n00:00:00,")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--ngram_weight", "0.3"], "ngram_weight 0.3: the model has no n-gram; leave it out"),
+        (["--batch_size", "0"], "batch_size must be at least 1, found 0"),
+        (["--max_piece_s", "-1"], "max_piece_s must be 1 or more seconds, or 0 (never cut), found -1"),
+        (["--max_piece_s", "nan"], "found nan"),
+        (["--penalty", "nan"], "penalty must be a finite number, found nan"),
+    ],
+)
+def test_options_of_transcribe_that_can_not_be(
+    packed: Path, an4: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(transcribe.main, [str(packed), f"{an4}/wav/an253-fash-b.wav", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_missing_accelerator_is_no_word_about_training(
+    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tympan.runtime.device.find_accelerators", lambda: Found(None, 0))
+    assert run(transcribe.main, [str(packed), "a.wav", "--ngpu", "1"]) == 2
+    assert "Use the CPU with --ngpu 0" in capsys.readouterr().err
+
+
+def test_files_of_any_name_are_transcribed(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (" x.wav", "x |"):
+        shutil.copy(an4 / "wav" / "an253-fash-b.wav", tmp_path / name)
+        assert transcribe.main([str(packed), str(tmp_path / name)]) == 0
+        assert capsys.readouterr().out == "GO\n"
+
+
 def test_two_recordings_of_one_name_do_not_overwrite_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(transcribe.main, ["model", "a/1.wav", "b/1.wav", "--output_dir", "out"]) == 2
     assert "would hold 1.* of both a/1.wav and b/1.wav" in capsys.readouterr().err
+
+
+def test_formats_of_several_recordings_are_told_apart(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / "x" / "a.wav", tmp_path / "y" / "a.wav"]
+    for path in files:
+        path.parent.mkdir()
+        shutil.copy(an4 / "wav" / "an253-fash-b.wav", path)
+    assert run(transcribe.main, [str(packed), *map(str, files), "--srt"]) == 2
+    assert "--srt of several recordings needs --output_dir" in capsys.readouterr().err
+    assert run(transcribe.main, [str(packed), *map(str, files), "--ctm"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert names == [str(path.with_suffix("")) for path in files]
+    assert run(transcribe.main, [str(packed), str(files[0]), "--srt"]) == 0
+    assert re.fullmatch(r"1\n00:00:00,\d+ --> 00:00:00,\d+\nGO\n\n", capsys.readouterr().out)
 
 
 def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
@@ -226,14 +295,34 @@ def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
     [
         ([0.1, 0.2], 16000, "a list holds recordings"),
         (np.zeros(9), 0, "samples need their rate"),
+        (np.zeros(9), None, "samples need their rate"),
+        (np.zeros(9), "16000", "found str '16000'"),
+        (np.zeros(9), float("nan"), "found float nan"),
         (np.zeros((2, 16000)), 16000, r"not one of shape \(2, 16000\)"),
         (np.full(16000, np.nan), 16000, "not finite"),
         (np.zeros(16000, dtype=complex), 16000, "real or whole numbers"),
+        (np.zeros(16000, dtype=np.int64), 16000, r"samples of int64.*astype\(numpy.int16\)"),
+        (np.full(16000, 9000.0), 16000, r"found 9000: divide 16-bit PCM by 32768"),
+        ((16000, np.zeros(16000)), None, r"found \(rate, samples\), as scipy"),
+        (("a.wav", "b.flac"), None, r"a list, not a tuple"),
+        ((np.zeros(9),), None, "one of 1 values"),
+        (b"RIFF", 16000, "a recording is a path.*found bytes b'RIFF'"),
+        (None, None, "found NoneType"),
+        (np.zeros(40), 16000, "too short"),
+        ([np.zeros(16000), np.zeros(40)], 16000, r"recording \[1\] of the list: too short"),
+        ([(np.zeros(16000), 16000), None], None, r"recording \[1\] of the list: a recording is a path"),
     ],
 )
-def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: int, message: str) -> None:
+def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Recognizer.from_pretrained(packed)(audio, rate=rate)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:1"])
+def test_a_device_that_is_not_here_is_told(packed: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tympan.runtime.device.find_accelerators", lambda: Found(None, 0))
+    with pytest.raises(UserError, match=f"device '{device}': no accelerator was found here, use 'cpu'"):
+        Recognizer.from_pretrained(packed, device=device)
 
 
 def test_bytes_are_samples_around_128(an4: Path, packed: Path) -> None:
@@ -273,6 +362,95 @@ def test_alignment_of_a_given_text(an4: Path, packed: Path, capsys: pytest.Captu
         run(asr_align.main, [str(packed), "--audio", str(an4 / "wav" / "an253-fash-b.wav"), "--text", "GO" * 40]) == 1
     )
     assert "encoder frames can hold" in capsys.readouterr().err
+
+
+def test_a_long_recording_is_aligned_in_pieces(an4: Path, packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["cen8-fcaw-b", "cen8-mwhw-b", "an253-fash-b", "cen8-fcaw-b"]
+    silence = np.random.default_rng(0).normal(0, 1e-4, 8000).astype(np.float32)
+    said = [soundfile.read(an4 / "wav" / f"{name}.wav", dtype="float32")[0] for name in names]
+    samples = np.concatenate([part for one in said for part in (silence, one, silence)])
+    recognizer = Recognizer.from_pretrained(packed, limits=BatchLimits(max_piece_s=5.0))
+    longest = []
+    encode = recognizer.encode
+    monkeypatch.setattr(recognizer, "encode", lambda inputs: longest.append(len(inputs[0])) or encode(inputs))
+    whole = recognizer.align(samples, " ".join(BEST[name] for name in names))
+    assert len(longest) > 2
+    assert max(longest) <= 5.0 * recognizer.rate
+    words = words_of(whole)
+    assert [word.text for word in words] == [word for name in names for word in BEST[name].split()]
+    offset_s = 0.0
+    for name, one in zip(names, said, strict=True):
+        offset_s += 0.5
+        alone = words_of(recognizer.align(one, BEST[name]))
+        found, words = words[: len(alone)], words[len(alone) :]
+        # The first and the last word reach into the silence, as far as the model likes.
+        for want, got in list(zip(alone, found, strict=True))[1:-1]:
+            assert got.start_s == pytest.approx(offset_s + want.start_s, abs=0.03)
+            assert got.end_s == pytest.approx(offset_s + want.end_s, abs=0.03)
+        offset_s += len(one) / recognizer.rate + 0.5
+
+
+def test_what_was_aligned_stays_after_a_kill(an4: Path, packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out" / "test.ctm"
+    arguments = [str(packed), "--data_dir", str(an4), "--output", str(out)]
+    align, count = Recognizer.align, 0
+
+    def interrupted(self: Recognizer, samples: np.ndarray, text: str) -> Any:
+        nonlocal count
+        count += 1
+        if count == 3:
+            raise KeyboardInterrupt
+        return align(self, samples, text)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Recognizer, "align", interrupted)
+        assert run(asr_align.main, arguments) == 130
+    assert not out.exists()
+    partial = (out.parent / "test.ctm.partial").read_text()
+    assert {line.split()[0] for line in partial.splitlines()} == set(list(BEST)[:2])
+    assert run(asr_align.main, arguments) == 0
+    assert out.read_text().startswith(partial)
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_memory_that_ran_out_is_told_with_options_that_there_are(
+    an4: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+
+    monkeypatch.setattr(Recognizer, "encode", full)
+    assert run(asr_align.main, [str(packed), "--audio", f"{an4}/wav/an253-fash-b.wav", "--text", "GO"]) == 1
+    message = capsys.readouterr().err
+    known = {f"--{item.name}" for item in fields(asr_align.Options)}
+    assert "memory ran out" in message
+    assert set(re.findall(r"--\w+", message)) <= known
+
+
+def test_text_that_the_model_can_not_know_is_told(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = [str(packed), "--audio", str(an4 / "wav" / "cen8-fbbh-b.wav"), "--text"]
+    assert run(asr_align.main, [*one, "march third"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "the model knows nothing of this text ('m', 'a', 'r', 'c', 'h', 't', 'i', 'd')" in captured.err
+    assert run(asr_align.main, [*one, "MARCH thIRD"]) == 1
+    captured = capsys.readouterr()
+    assert [line.split()[4] for line in captured.out.splitlines()] == ["MARCH", "thIRD"]
+    assert "warning: cen8-fbbh-b: the model does not know 't', 'h'" in captured.err
+    assert run(asr_align.main, [*one, "   "]) == 2
+    assert "--text is empty" in capsys.readouterr().err
+
+
+def test_texts_without_a_recording_are_told(
+    an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wav.scp").write_text(f"a {an4}/wav/an253-fash-b.wav\nb {an4}/wav/an251-fash-b.wav\n")
+    (tmp_path / "text").write_text("a GO\nc STOP\n")
+    assert run(asr_align.main, [str(packed), "--data_dir", str(tmp_path)]) == 1
+    captured = capsys.readouterr()
+    assert [line.split()[4] for line in captured.out.splitlines()] == ["GO"]
+    assert "not aligned: c: it is in" in captured.err
+    assert "1 recordings have no text" in captured.err
 
 
 def test_half_precision_hears_the_same(an4: Path, packed: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from tympan.config import argument, option, parse_args
 from tympan.errors import UserError
@@ -20,7 +21,8 @@ class Options:
     audio: Path | None = option(None, help="instead: one recording ...")
     text: str | None = option(None, help="... and its text")
     format: Literal["ctm", "json", "srt"] = option("ctm", help="json has tokens, too; srt is for one recording")
-    output: Path | None = option(None, help="file to write instead of the terminal")
+    output: Path | None = option(None, help="file to write instead of the terminal; FILE.partial until all is done")
+    max_piece_s: float = option(60.0, help="longer recordings are encoded in pieces, cut at pauses; 0: never")
     ngpu: int = option(0, help="accelerators: 0 or 1")
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator")
     allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code")
@@ -34,31 +36,61 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError("--data_dir DIR, or --audio FILE with --text 'WORDS', says what to align")
     if options.audio is not None and options.text is None:
         raise UserError("--audio needs --text, what is said in it")
+    if options.text is not None and not options.text.strip():
+        raise UserError("--text is empty: it says what is said in the recording")
     if options.format == "srt" and options.data_dir is not None:
         raise UserError("--format srt is for one recording (--audio); use ctm or json for a data directory")
 
-    from tympan.decode.recognizer import Recognizer
-    from tympan.runtime.atomic import atomic_write
+    from tympan.decode.recognizer import BatchLimits, Recognizer
     from tympan.runtime.device import choose_kind
 
     recognizer = Recognizer.from_pretrained(
-        options.model, device=choose_kind(ngpu=options.ngpu, device=options.device), allow_import=options.allow_import
+        options.model,
+        device=choose_kind(ngpu=options.ngpu, device=options.device),
+        allow_import=options.allow_import,
+        limits=BatchLimits(max_piece_s=options.max_piece_s),
     )
-    lines, failures = [], 0
-    for name, samples, text in _given(recognizer, options):
-        try:
-            if isinstance(samples, UserError):
-                raise samples
-            lines.append(_formatted(options.format, name, recognizer.align(samples, text)))
-        except UserError as error:
-            print(f"tympan: not aligned: {name}: {error}", file=sys.stderr)
-            failures += 1
-    if options.output is None:
-        print("".join(lines), end="")
-    else:
-        with atomic_write(options.output) as stream:
-            stream.writelines(lines)
-    return 1 if failures else 0
+    faults = 0
+    with _written_as_it_comes(options.output) as stream:
+        for name, samples, text in _given(recognizer, options):
+            try:
+                hypothesis = _aligned(recognizer, samples, text)
+            except UserError as error:
+                print(f"tympan: not aligned: {name}: {error}", file=sys.stderr)
+                faults += 1
+                continue
+            print(_formatted(options.format, name, hypothesis), end="", file=stream, flush=True)
+            faults += _warn_of_unknown(name, recognizer.given_text(text).unknown)
+    return 1 if faults else 0
+
+
+@contextmanager
+def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
+    """The terminal, or a file that has its name once it is whole: a kill leaves what was aligned beside it."""
+    if output is None:
+        yield sys.stdout
+        return
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = output.with_name(f"{output.name}.partial")
+    with partial.open("w", encoding="utf-8") as stream:
+        yield stream
+    partial.replace(output)
+
+
+def _aligned(recognizer: Any, samples: Any, text: str) -> Any:
+    """UserError also where the memory is too small for this recording: the next one may fit."""
+    from tympan.runtime.memory import is_out_of_memory, out_of_memory
+
+    if isinstance(samples, UserError):
+        raise samples
+    try:
+        return recognizer.align(samples, text)
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise UserError(
+            out_of_memory(error, remedy="Lower --max_piece_s, cut the recording (segments), or free memory.")
+        ) from None
 
 
 def _given(recognizer: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
@@ -66,29 +98,53 @@ def _given(recognizer: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
     if options.audio is not None:
         yield options.audio.stem, recognizer.read(options.audio), options.text or ""
         return
-    from tympan.data.audio import read_audio
     from tympan.data.kaldi_dir import DataDir
 
     assert options.data_dir is not None
     data = DataDir.read(options.data_dir)
     if not data.text:
         raise UserError(f"{options.data_dir}: there is no text to align")
+    left, without_text = dict(data.text), 0
     for name, source, segment in data.parts():
-        if name not in data.text:
-            continue
-        try:
-            audio = read_audio(
-                source,
-                rate=recognizer.rate,
-                channel=0,
-                start_s=segment.start_s,
-                end_s=segment.end_s,
-                allow_pipes=options.allow_pipes,
-                base=options.data_dir,
-            )
-            yield name, audio.samples, data.text[name]
-        except UserError as error:
-            yield name, error, ""
+        text = left.pop(name, None)
+        if text is None:
+            without_text += 1
+        else:
+            yield name, _read(source, segment, rate=recognizer.rate, options=options), text
+    for name in left:
+        yield name, UserError(f"it is in {options.data_dir / 'text'}, but there is no recording of it"), ""
+    if without_text:
+        print(f"tympan: {without_text} recordings have no text and were left out", file=sys.stderr)
+
+
+def _read(source: str, segment: Any, *, rate: int, options: Options) -> Any:
+    """Samples, or what is wrong with them."""
+    from tympan.data.audio import read_audio
+
+    try:
+        return read_audio(
+            source,
+            rate=rate,
+            channel=0,
+            start_s=segment.start_s,
+            end_s=segment.end_s,
+            allow_pipes=options.allow_pipes,
+            base=options.data_dir,
+        ).samples
+    except UserError as error:
+        return error
+
+
+def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
+    """Whether there was something to warn of."""
+    from tympan.decode.given_text import name_some
+
+    if unknown:
+        print(
+            f"tympan: warning: {name}: the model does not know {name_some(unknown)}: do not trust the times there",
+            file=sys.stderr,
+        )
+    return bool(unknown)
 
 
 def _formatted(kind: str, name: str, hypothesis: Any) -> str:

@@ -33,7 +33,7 @@ class Options:
     penalty: float | None = option(None, help="instead of the model's", group="search")
     maxlenratio: float | None = option(None, help="instead of the model's", group="search")
     batch_size: int = option(16, help="pieces decoded together", group="work")
-    max_piece_s: float = option(30.0, help="longer recordings are cut at pauses", group="work")
+    max_piece_s: float = option(30.0, help="longer recordings are cut at pauses; 0: never", group="work")
     ngpu: int = option(0, help="accelerators: 0 or 1", group="work")
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator", group="work")
     dtype: Literal["float16", "bfloat16", "float32", "float64"] = option("float32", help="number format", group="work")
@@ -46,8 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     formats = [name for name in ("json", "srt", "ctm") if getattr(options, name)] or ["text"]
     if len(formats) > 1 and options.output_dir is None:
         raise UserError(f"--{' and --'.join(formats)} together need --output_dir: the terminal takes one of them")
+    if options.srt and len(options.files) > 1 and options.output_dir is None:
+        raise UserError("--srt of several recordings needs --output_dir: subtitles are one document each")
     if options.output_dir is not None:
         _check_names(options.files)
+    names = _ctm_names(options.files)
     recognizer = _recognizer(options)
     failures = 0
     for path, hypothesis in _transcribed(recognizer, options.files):
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             failures += 1
             continue
         for name in formats:
-            text = _formatted(name, path, hypothesis)
+            text = _formatted(name, path, hypothesis, ctm_name=names[path])
             if options.output_dir is not None:
                 _write(options.output_dir / f"{path.stem}{SUFFIXES[name]}", text)
             elif name == "text" and len(options.files) > 1:
@@ -74,6 +77,17 @@ def _check_names(files: Sequence[Path]) -> None:
         other = first.setdefault(path.stem, path)
         if other is not path:
             raise UserError(f"--output_dir would hold {path.stem}.* of both {other} and {path}: transcribe them apart")
+
+
+def _ctm_names(files: Sequence[Path]) -> dict[Path, str]:
+    """The shortest names that tell the recordings apart: a; x/a and y/a; x/a.wav and x/a.flac."""
+    different = set(files)
+    for short in (lambda path: path.stem, lambda path: str(path.with_suffix("")), str):
+        # Blanks become '_' in a CTM.
+        names = {path: "_".join(short(path).split()) for path in different}
+        if len(set(names.values())) == len(different):
+            break
+    return names
 
 
 def _recognizer(options: Options) -> Any:
@@ -126,7 +140,7 @@ def _recognized(recognizer: Any, waiting: Sequence[tuple[Path, Any]]) -> list[tu
     return results
 
 
-def _formatted(name: str, path: Path, hypothesis: Any) -> str:
+def _formatted(name: str, path: Path, hypothesis: Any, *, ctm_name: str) -> str:
     from tympan.decode.formats import ctm, srt, words_of
 
     if name == "json":
@@ -136,7 +150,7 @@ def _formatted(name: str, path: Path, hypothesis: Any) -> str:
     words = words_of(hypothesis)
     if not words and hypothesis.text:
         raise UserError(f"--{name} needs times, and this model was trained without CTC")
-    return srt(words) if name == "srt" else ctm(path.stem, words)
+    return srt(words) if name == "srt" else ctm(ctm_name, words)
 
 
 def _write(path: Path, text: str) -> None:

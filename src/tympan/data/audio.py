@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import subprocess
@@ -18,6 +19,8 @@ from tympan.data.audio_header import ark_entry, check_whole
 from tympan.errors import UserError
 
 Source = str | os.PathLike[str]
+
+BLOCK_FRAMES = 1 << 18
 
 _ARK_ENTRY = re.compile(r"^(.+):(\d+)$")
 
@@ -64,14 +67,15 @@ def read_audio(
     A relative path is looked for from the current directory, then from `base` (the data directory).
     """
     location = locate(source, base)
-    with _opened(location, allow_pipes=allow_pipes) as file:
+    with _opened(source, location, allow_pipes=allow_pipes) as file:
         first = round(start_s * file.samplerate)
         last = file.frames if end_s is None else min(round(end_s * file.samplerate), file.frames)
         if first >= file.frames and file.frames:
             raise AudioError(f"{location}: a part from {start_s:g} s was asked for, the recording ends at {_end(file)}")
-        samples = _decode(file, location, first, last)
         own_rate = int(file.samplerate)
-    samples = _pick_channel(samples, channel, location)
+        if channel is not None:
+            return _decode_channel(file, location, first, last, channel=channel, rate=rate or own_rate)
+        samples = _decode(file, location, first, last)
     if rate is not None and rate != own_rate:
         return Audio(resample(samples, own_rate, rate), rate)
     return Audio(samples, own_rate)
@@ -79,14 +83,14 @@ def read_audio(
 
 def audio_info(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
     """Rate, length and channels from the header."""
-    with _opened(locate(source, base), allow_pipes=allow_pipes) as file:
+    with _opened(source, locate(source, base), allow_pipes=allow_pipes) as file:
         return AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
 
 
 def check_audio(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
     """As `audio_info`, and raises for a recording that ends early: compressed formats are decoded to their end."""
     location = locate(source, base)
-    with _opened(location, allow_pipes=allow_pipes) as file:
+    with _opened(source, location, allow_pipes=allow_pipes) as file:
         info = AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
         if file.format in ("FLAC", "OGG", "MP3"):
             _decode(file, location, 0, file.frames)
@@ -105,9 +109,12 @@ def is_pipe(source: Source) -> bool:
 
 
 def locate(source: Source, base: Source | None) -> str:
-    """The source as it can be opened: as given if that exists, else below `base` if that exists, else as given."""
-    text = os.fspath(source).strip()
-    if base is None or is_pipe(text) or os.path.isabs(text):
+    """The source as it can be opened: as given if that exists, else below `base` if that exists, else as given.
+
+    A string is taken as it stands in a table, without blanks around it; a Path is the name of a file, whatever it is.
+    """
+    text = source.strip() if isinstance(source, str) else os.fspath(source)
+    if base is None or is_pipe(source) or os.path.isabs(text):
         return text
     path, _ = split_ark(text)
     beside = os.path.join(os.fspath(base), text)
@@ -124,8 +131,8 @@ def split_ark(source: str) -> tuple[str, int | None]:
     return match[1], int(match[2])
 
 
-def _opened(location: str, *, allow_pipes: bool) -> Any:
-    if is_pipe(location):
+def _opened(source: Source, location: str, *, allow_pipes: bool) -> Any:
+    if is_pipe(source):
         return _opened_pipe(location, allow_pipes=allow_pipes)
     path, offset = split_ark(location)
     try:
@@ -168,26 +175,47 @@ def _require_whole(stream: BinaryIO, size: int, location: str) -> None:
 
 
 def _decode(file: Any, location: str, first: int, last: int) -> np.ndarray:
+    if first:
+        file.seek(first)
+    samples = _next(file, location, max(last - first, 0))
+    if len(samples) < last - first:
+        raise _truncated(file, location, first + len(samples))
+    return samples
+
+
+def _decode_channel(file: Any, location: str, first: int, last: int, *, channel: int, rate: int) -> Audio:
+    """One channel, in blocks: an hour of stereo at 44.1 kHz needs the memory of what it becomes, not of what it is."""
+    if not 0 <= channel < file.channels:
+        raise UserError(f"{location}: channel {channel} was asked for, there are {file.channels} (counted from 0)")
+    own_rate = int(file.samplerate)
+    stream = None if rate == own_rate else soxr.ResampleStream(own_rate, rate, 1, dtype="float32", quality="HQ")
+    # The resampler rounds the length; what is never written takes no memory.
+    samples = np.empty(math.ceil(max(last - first, 0) * rate / own_rate) + 1, dtype=np.float32)
+    if first:
+        file.seek(first)
+    done, filled = first, 0
+    while done < last:
+        block = _next(file, location, min(BLOCK_FRAMES, last - done))
+        if len(block) == 0:
+            raise _truncated(file, location, done)
+        done += len(block)
+        part = block if block.ndim == 1 else np.ascontiguousarray(block[:, channel])
+        if stream is not None:
+            part = stream.resample_chunk(part, last=done >= last)
+        samples[filled : filled + len(part)] = part
+        filled += len(part)
+    return Audio(samples[:filled], rate)
+
+
+def _next(file: Any, location: str, frames: int) -> np.ndarray:
     try:
-        if first:
-            file.seek(first)
-        samples = file.read(max(last - first, 0), dtype="float32")
+        return np.asarray(file.read(frames, dtype="float32"))
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{location}: {_reason(error)}") from None
-    if len(samples) < last - first:
-        raise AudioError(
-            f"{location}: truncated: {first + len(samples)} samples can be decoded, the header promises {file.frames}"
-        )
-    return np.asarray(samples)
 
 
-def _pick_channel(samples: np.ndarray, channel: int | None, location: str) -> np.ndarray:
-    channels = 1 if samples.ndim == 1 else samples.shape[1]
-    if channel is None:
-        return samples
-    if not 0 <= channel < channels:
-        raise UserError(f"{location}: channel {channel} was asked for, there are {channels} (counted from 0)")
-    return samples if samples.ndim == 1 else np.ascontiguousarray(samples[:, channel])
+def _truncated(file: Any, location: str, decoded: int) -> AudioError:
+    return AudioError(f"{location}: truncated: {decoded} samples can be decoded, the header promises {file.frames}")
 
 
 def _end(file: Any) -> str:

@@ -70,6 +70,15 @@ def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
     return replace(info, channels=info.channels + len(others))
 
 
+def value_sources(data_type: str, value: str, context: Context) -> list[str]:
+    """The files (or commands) that a value is read from; none for a value that stands in the line itself."""
+    if data_type == "segments":
+        return [_segment(value, context).source]
+    if data_type == "multi_columns_sound":
+        return value.split()
+    return [value] if data_type in ("sound", "kaldi_ark", "npy") else []
+
+
 def _sound(value: str, context: Context) -> np.ndarray:
     return _checked(read_audio(value, allow_pipes=context.allow_pipes, base=context.base), value, context)
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 NEVER = float("-inf")
+
+BLOCK_CELLS = 4_000_000
+"""Frames times states whose scores are laid out at once: of a long recording they would fill gigabytes."""
 
 
 @dataclass(frozen=True)
@@ -37,22 +40,32 @@ def align_tokens(
     log_probs: (U, T, V). None where a text has more tokens than its utterance has frames to hold.
     """
     states, last_state = _states(texts, blank_id=blank_id, device=log_probs.device)
-    emissions = log_probs.gather(2, states.unsqueeze(1).expand(-1, log_probs.size(1), -1)).double()
     may_skip = _may_skip(states, blank_id=blank_id)
-    score = torch.full_like(emissions[:, 0], NEVER)
-    score[:, :2] = emissions[:, 0, :2]
-    moves = torch.zeros(emissions.shape, dtype=torch.int8, device=emissions.device)
-    for frame in range(1, emissions.size(1)):
+    frames = log_probs.size(1)
+    moves = torch.zeros(len(texts), frames, states.size(1), dtype=torch.int8, device=log_probs.device)
+    score = torch.full(states.shape, NEVER, dtype=torch.float64, device=log_probs.device)
+    score[:, :2] = 0.0
+    for frame, emission in enumerate(_emissions(log_probs, states)):
+        if frame == 0:
+            score = score + emission
+            continue
         step = _shift(score, 1)
         skip = _shift(score, 2).masked_fill(~may_skip, NEVER)
         best, move = torch.stack([score, step, skip]).max(0)
         goes_on = (frame < lengths).unsqueeze(1)
-        score = torch.where(goes_on, best + emissions[:, frame], score)
+        score = torch.where(goes_on, best + emission, score)
         moves[:, frame] = torch.where(goes_on, move, 0).to(torch.int8)
     return [
-        _trace(moves[u], score[u], emissions[u], frames=int(lengths[u]), last=last_state[u], count=len(texts[u]))
-        for u in range(len(texts))
+        _trace(moves[u, : int(lengths[u])], score[u], log_probs[u], last=last_state[u], text=text)
+        for u, text in enumerate(texts)
     ]
+
+
+def _emissions(log_probs: Tensor, states: Tensor) -> Iterator[Tensor]:
+    """(U, states) of every frame, in double precision."""
+    size = max(1, BLOCK_CELLS // states.numel())
+    for block in log_probs.split(size, dim=1):
+        yield from block.gather(2, states.unsqueeze(1).expand(-1, block.size(1), -1)).double().unbind(1)
 
 
 def _states(texts: Sequence[Sequence[int]], *, blank_id: int, device: torch.device) -> tuple[Tensor, list[int]]:
@@ -73,22 +86,24 @@ def _shift(score: Tensor, by: int) -> Tensor:
     return torch.nn.functional.pad(score, (by, 0), value=NEVER)[:, : score.size(1)]
 
 
-def _trace(moves: Tensor, score: Tensor, emissions: Tensor, *, frames: int, last: int, count: int) -> Aligned | None:
+def _trace(moves: Tensor, score: Tensor, log_probs: Tensor, *, last: int, text: Sequence[int]) -> Aligned | None:
     state = last
-    if count and score[last - 1] > score[last]:
+    if text and score[last - 1] > score[last]:
         state = last - 1
     if score[state] == NEVER:
         return None
     log_prob = float(score[state])
-    path = []
-    for step in reversed(moves[:frames].tolist()):
-        path.append(state)
-        state -= step[state]
-    path.reverse()
-    tokens = []
-    for token in range(count):
-        places = [frame for frame, at in enumerate(path) if at == 2 * token + 1]
-        start, end = places[0], places[-1] + 1
-        confidence = float(emissions[start:end, 2 * token + 1].max().exp())
-        tokens.append(AlignedToken(start=start, end=end, confidence=min(confidence, 1.0)))
-    return Aligned(tokens=tokens, log_prob=log_prob)
+    spans: dict[int, tuple[int, int]] = {}
+    steps = moves.cpu().numpy()
+    for frame in reversed(range(len(steps))):
+        if state % 2 == 1:
+            spans[state // 2] = (frame, spans.get(state // 2, (0, frame + 1))[1])
+        state -= int(steps[frame, state])
+    return Aligned(
+        tokens=[_token(log_probs[:, number], *spans[place]) for place, number in enumerate(text)], log_prob=log_prob
+    )
+
+
+def _token(log_probs: Tensor, start: int, end: int) -> AlignedToken:
+    confidence = float(log_probs[start:end].max().double().exp())
+    return AlignedToken(start=start, end=end, confidence=min(confidence, 1.0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tympan.decode.hypothesis import Hypothesis
 from tympan.text.tokenizer import SPACE
-from tympan.text.words import is_wide, join_words, split_words
+from tympan.text.words import is_wide, split_words
 
 MAX_CAPTION_S = 6.0
 MAX_CAPTION_WIDTH = 42
@@ -24,6 +24,8 @@ class Word:
     start_s: float
     end_s: float
     confidence: float
+    is_apart: bool = True
+    """Whether the text has a blank before it."""
 
 
 def words_of(hypothesis: Hypothesis) -> list[Word]:
@@ -31,15 +33,15 @@ def words_of(hypothesis: Hypothesis) -> list[Word]:
     times, confidences = hypothesis.times, hypothesis.token_confidences
     if times is None or confidences is None:
         return []
-    groups = _group(hypothesis)
     return [
         Word(
             text=text,
-            start_s=times[places[0]][0],
-            end_s=times[places[-1]][1],
-            confidence=sum(confidences[place] for place in places) / len(places),
+            start_s=_within(times[shares[0].place], shares[0].begin),
+            end_s=_within(times[shares[-1].place], shares[-1].end),
+            confidence=sum(confidences[share.place] for share in shares) / len(shares),
+            is_apart=is_apart,
         )
-        for text, places in groups
+        for text, is_apart, shares in _group(hypothesis)
     ]
 
 
@@ -56,37 +58,76 @@ def ctm(name: str, words: Sequence[Word], *, channel: str = "1") -> str:
 
 
 def srt(words: Sequence[Word]) -> str:
-    """Subtitles: a new one at a pause, and before a line grows too long to be read."""
-    lines = []
-    for number, caption in enumerate(_captions(words), 1):
-        text = join_words(word.text for word in caption)
-        lines += [str(number), f"{_clock(caption[0].start_s)} --> {_clock(caption[-1].end_s)}", text, ""]
-    return "\n".join(lines)
+    """Pieces of the text as it is written: a new one at a pause, and before a line grows too long to be read.
+
+    A blank line ends each, the last one too.
+    """
+    return "".join(
+        f"{number}\n{_clock(caption[0].start_s)} --> {_clock(caption[-1].end_s)}\n{_written(caption)}\n\n"
+        for number, caption in enumerate(_captions(words), 1)
+    )
 
 
-def _group(hypothesis: Hypothesis) -> list[tuple[str, list[int]]]:
-    """(word, places of its tokens). A token belongs to the word in which it begins."""
+@dataclass(frozen=True)
+class _Share:
+    """Of a token what a word takes: from `begin` to `end`, of 1."""
+
+    place: int
+    begin: float = 0.0
+    end: float = 1.0
+
+
+def _group(hypothesis: Hypothesis) -> list[tuple[str, bool, list[_Share]]]:
+    """(word, whether a blank stands before it, its tokens)."""
     if hypothesis.words is not None:
         places = iter(range(len(hypothesis.tokens)))
-        return [(word, list(itertools.islice(places, count))) for word, count in hypothesis.words]
+        words = [word for word, _ in hypothesis.words]
+        shares = [[_Share(place) for place in itertools.islice(places, count)] for _, count in hypothesis.words]
+        return _zipped(words, _blanks(hypothesis.text, words), shares)
     surfaces = ["" if token == SPACE else token.replace(WORD_BEGIN, "") for token in hypothesis.tokens]
     words = split_words(hypothesis.text)
     if "".join(surfaces) != "".join(words):
         # A tokenizer that changes letters (bytes for rare characters): every token stands for itself.
-        return [(surface, [place]) for place, surface in enumerate(surfaces) if surface]
-    groups: list[tuple[str, list[int]]] = []
-    begun = ends = 0
-    remaining = iter(words)
-    for place, surface in enumerate(surfaces):
-        if not surface:
-            continue
-        while begun >= ends:
-            word = next(remaining)
-            ends += len(word)
-            groups.append((word, []))
-        groups[-1][1].append(place)
-        begun += len(surface)
-    return [(word, places) for word, places in groups if places]
+        begins = _begins(hypothesis.tokens)
+        return [(surface, begins[place], [_Share(place)]) for place, surface in enumerate(surfaces) if surface]
+    return _zipped(words, _blanks(hypothesis.text, words), _shared(words, surfaces))
+
+
+def _zipped(
+    words: Sequence[str], blanks: Sequence[bool], shares: Sequence[list[_Share]]
+) -> list[tuple[str, bool, list[_Share]]]:
+    return [group for group in zip(words, blanks, shares, strict=True) if group[2]]
+
+
+def _shared(words: Sequence[str], surfaces: Sequence[str]) -> list[list[_Share]]:
+    """The tokens of each word. A token that reaches over several words is divided by letters: none of them is lost."""
+    letters = ((place, letter) for place, surface in enumerate(surfaces) for letter in range(len(surface)))
+    shares = []
+    for word in words:
+        runs = itertools.groupby(itertools.islice(letters, len(word)), key=lambda letter: letter[0])
+        taken = [(place, [letter for _, letter in run]) for place, run in runs]
+        shares.append(
+            [_Share(place, run[0] / len(surfaces[place]), (run[-1] + 1) / len(surfaces[place])) for place, run in taken]
+        )
+    return shares
+
+
+def _blanks(text: str, words: Sequence[str]) -> list[bool]:
+    """Whether the text has a blank before each of its words."""
+    blanks, position = [], 0
+    for word in words:
+        found = text.find(word, position)
+        blanks.append(found <= 0 or text[found - 1].isspace())
+        position = max(position, found + len(word))
+    return blanks
+
+
+def _begins(tokens: Sequence[str]) -> list[bool]:
+    """Whether a word begins with each token: all do where nothing marks it, as with phones."""
+    if not any(token == SPACE or token.startswith(WORD_BEGIN) for token in tokens):
+        return [True] * len(tokens)
+    before = [SPACE, *tokens]
+    return [before[place] in (SPACE, WORD_BEGIN) or token.startswith(WORD_BEGIN) for place, token in enumerate(tokens)]
 
 
 def _captions(words: Sequence[Word]) -> list[list[Word]]:
@@ -103,8 +144,16 @@ def _captions(words: Sequence[Word]) -> list[list[Word]]:
     return captions
 
 
+def _written(words: Sequence[Word]) -> str:
+    return "".join(f" {word.text}" if word.is_apart else word.text for word in words).strip()
+
+
 def _width(words: Sequence[Word]) -> int:
-    return sum(2 if is_wide(character) else 1 for character in join_words(word.text for word in words))
+    return sum(2 if is_wide(character) else 1 for character in _written(words))
+
+
+def _within(times: tuple[float, float], share: float) -> float:
+    return round(times[0] + share * (times[1] - times[0]), 3)
 
 
 def _clock(seconds: float) -> str:

@@ -21,6 +21,8 @@ class Result:
     hypotheses: tuple[Hypothesis, ...] = ()
     error: str | None = None
     duration_s: float = 0.0
+    origin: str | None = None
+    """What it was made of; unknown of journals that were written before this was kept."""
 
 
 class Journal:
@@ -56,7 +58,16 @@ class Journal:
             if result.error is None:
                 self.done[result.id] = result
                 hypotheses = [hypothesis.as_dict() for hypothesis in result.hypotheses]
-                self._write({"id": result.id, "duration_s": result.duration_s, "nbest": hypotheses})
+                self._write(
+                    {"id": result.id, "origin": result.origin, "duration_s": result.duration_s, "nbest": hypotheses}
+                )
+
+    def drop_changed(self, origins: Mapping[str, str]) -> int:
+        """Forget results of these ids that were made of something else, or of who knows what; tell how many."""
+        changed = [name for name, result in self.done.items() if name in origins and result.origin != origins[name]]
+        for name in changed:
+            del self.done[name]
+        return len(changed)
 
     def _write(self, record: Mapping[str, Any]) -> None:
         assert self._stream is not None
@@ -79,7 +90,9 @@ class Journal:
                     self._compare(record.get("conditions"))
                 else:
                     hypotheses = tuple(map(Hypothesis.from_dict, record["nbest"]))
-                    self.done[record["id"]] = Result(record["id"], hypotheses, duration_s=record["duration_s"])
+                    self.done[record["id"]] = Result(
+                        record["id"], hypotheses, duration_s=record["duration_s"], origin=record.get("origin")
+                    )
         if whole == 0:
             self.path.unlink()
         elif whole < self.path.stat().st_size:

@@ -9,7 +9,10 @@ SMOOTHING_S = 0.3
 
 
 def cut_at_pauses(samples: np.ndarray, rate: int, *, max_s: float) -> list[tuple[int, int]]:
-    """Pieces [start, end) of samples (time,), at most `max_s` long: each ends where its second half is quietest."""
+    """Pieces [start, end) of samples (time,), at most `max_s` long: each ends where its second half is quietest.
+
+    The last one is no shorter than a quarter of that: a rest of some frames could not be decoded.
+    """
     longest = int(max_s * rate)
     if len(samples) <= longest:
         return [(0, len(samples))]
@@ -17,12 +20,21 @@ def cut_at_pauses(samples: np.ndarray, rate: int, *, max_s: float) -> list[tuple
     loudness = _loudness(samples, hop)
     pieces, start = [], 0
     while len(samples) - start > longest:
-        first, last = (start + longest // 2) // hop + 1, (start + longest) // hop
+        latest = min(start + longest, len(samples) - longest // 4)
+        first, last = (start + longest // 2) // hop + 1, latest // hop
         window = loudness[first:last]
-        end = (first + int(window.argmin())) * hop if len(window) else start + longest
+        end = (first + _quietest(window)) * hop if len(window) else latest
         pieces.append((start, end))
         start = end
     return [*pieces, (start, len(samples))]
+
+
+def _quietest(loudness: np.ndarray) -> int:
+    """The middle of the longest run of digital silence: its first frame would lie right behind speech."""
+    places = np.flatnonzero(loudness == loudness.min())
+    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    run = max(runs, key=len)
+    return int(run[len(run) // 2])
 
 
 def _loudness(samples: np.ndarray, hop: int) -> np.ndarray:

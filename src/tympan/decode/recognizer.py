@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import numbers
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, overload
@@ -16,18 +18,21 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tympan.data.audio import read_audio, resample
 from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
+from tympan.decode.audio_input import AudioInput, samples_of
 from tympan.decode.ended import Ended
+from tympan.decode.given_text import GivenText, read_given_text
 from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
 from tympan.decode.load import LoadedModel, load_model
-from tympan.decode.model_files import find_model
+from tympan.decode.model_files import ModelFiles, find_model
 from tympan.decode.pauses import cut_at_pauses
+from tympan.decode.pieces_alignment import align_pieces
 from tympan.decode.plan import plan_by_length
 from tympan.decode.scorer import Encoded
 from tympan.decode.searcher import Searcher
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
-from tympan.text.phonemes import PhonemeTokenizer
+from tympan.runtime.device import named_device
 from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
@@ -35,10 +40,11 @@ CPU_SECONDS, CPU_PADDING = 20.0, 0.05
 it busy, and padding costs as much as speech. The search takes the whole batch.
 """
 
+MIN_PIECE_S = 1.0
+"""Words would be cut in two, and the encoder could make no frame of a piece."""
+
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Frames times states: a byte each."""
-
-AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,19 @@ class BatchLimits:
     batch_size: int = 16
     max_batch_s: float = 240.0
     max_piece_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        mistakes = []
+        if self.batch_size < 1:
+            mistakes.append(f"batch_size must be at least 1, found {self.batch_size}")
+        if not self.max_batch_s > 0:
+            mistakes.append(f"max_batch_s must be a positive number of seconds, found {self.max_batch_s}")
+        if self.max_piece_s != 0 and not MIN_PIECE_S <= self.max_piece_s < math.inf:
+            mistakes.append(
+                f"max_piece_s must be {MIN_PIECE_S:g} or more seconds, or 0 (never cut), found {self.max_piece_s}"
+            )
+        if mistakes:
+            raise UserError("\n".join(mistakes))
 
 
 class Recognizer:
@@ -83,8 +102,9 @@ class Recognizer:
         unknown = [name for name in settings if name not in known]
         if unknown:
             raise UserError(f"there is no decode setting '{unknown[0]}'; known: {', '.join(known)}")
+        _check_asked_models(files, settings)
         chosen = DecodeSettings(**{**files.settings, **settings})
-        loaded = load_model(files, chosen, device=torch.device(device), dtype=dtype, allow_import=allow_import)
+        loaded = load_model(files, chosen, device=named_device(device), dtype=dtype, allow_import=allow_import)
         return cls(loaded, chosen, limits=limits)
 
     @property
@@ -103,36 +123,25 @@ class Recognizer:
     ) -> Hypothesis | list[Hypothesis]:
         """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list."""
         if isinstance(audio, list):
-            if audio and isinstance(audio[0], int | float):
-                raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
-            samples = [self.read(item, rate=rate) for item in audio]
-            found = dict(self.recognize(samples))
+            found = dict(self.recognize([self._read_item(item, place, rate) for place, item in enumerate(audio)]))
             return [found[place][0] for place in range(len(audio))]
-        ((_, hypotheses),) = self.recognize([self.read(audio, rate=rate)])
+        samples = self.read(audio, rate=rate)
+        self.check_length(samples)
+        ((_, hypotheses),) = self.recognize([samples])
         return hypotheses[0]
 
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
         """Samples (time,) at the model's rate; of several channels the first."""
-        if isinstance(audio, (str, os.PathLike)):
-            return self.read_source(audio)
-        samples, own_rate = audio if isinstance(audio, tuple) else (audio, rate)
-        if own_rate is None or own_rate <= 0:
-            raise UserError(f"samples need their rate: recognizer(samples, rate=16000), not {own_rate}")
-        samples = _as_float(np.asarray(samples))
-        if samples.ndim not in (1, 2) or (samples.ndim == 2 and samples.shape[1] > samples.shape[0]):
-            raise UserError(f"samples are an array (time,) or (time, channels), not one of shape {samples.shape}")
-        if not np.isfinite(samples).all():
-            raise UserError("the samples hold values that are not finite numbers (nan or inf)")
-        if own_rate != self.rate:
-            samples = resample(samples, own_rate, self.rate)
-        return samples[:, 0] if samples.ndim == 2 else samples
+        if isinstance(audio, str | os.PathLike):
+            return self.read_source(Path(audio))
+        given = samples_of(audio, rate)
+        return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
     def read_source(
         self, source: str | os.PathLike[str], *, base: Path | None = None, allow_pipes: bool = False
     ) -> np.ndarray:
-        """A file, or what a line of wav.scp names, likewise."""
-        samples = read_audio(source, rate=self.rate, base=base, allow_pipes=allow_pipes).samples
-        return samples[:, 0] if samples.ndim == 2 else samples
+        """A file (a Path), or what a line of wav.scp names (a string), likewise."""
+        return read_audio(source, rate=self.rate, channel=0, base=base, allow_pipes=allow_pipes).samples
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that makes no encoder frame."""
@@ -153,15 +162,11 @@ class Recognizer:
         """
         cuts = [self._cut(item) for item in samples]
         pieces = [(place, start, end) for place, parts in enumerate(cuts) for start, end in parts]
-        seconds = [self.duration_s(samples[place][start:end]) for place, start, end in pieces]
         done: dict[int, dict[int, list[Hypothesis]]] = {}
-        for batch in plan_by_length(seconds, batch_size=self.limits.batch_size, max_total=self.limits.max_batch_s):
-            arrays = [samples[pieces[number][0]][slice(*pieces[number][1:])] for number in batch]
-            for number, hypotheses in zip(batch, self.decode(arrays), strict=True):
-                place, start, _ = pieces[number]
-                done.setdefault(place, {})[start] = hypotheses
-                if len(done[place]) == len(cuts[place]):
-                    yield place, self._joined(done.pop(place))
+        for (place, start, _), hypotheses in self._decoded(samples, pieces):
+            done.setdefault(place, {})[start] = hypotheses
+            if len(done[place]) == len(cuts[place]):
+                yield place, self._joined(done.pop(place))
 
     def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those."""
@@ -211,29 +216,57 @@ class Recognizer:
 
     def align(self, samples: np.ndarray, text: str) -> Hypothesis:
         """When each token of a given text is said; the score is the log probability of the best alignment."""
-        tokens = self.loaded.tokenizer.text2tokens(text)
-        ids = self.loaded.vocabulary.tokens2ids(tokens)
-        if not ids:
-            raise UserError("there is no text to align")
-        self.check_length(samples)
-        encoded = self.encode([samples])
-        if encoded.log_probs is None:
+        given = self.given_text(text)
+        if self.loaded.model.ctc is None:
             raise UserError("alignment needs CTC, and this model was trained without (ctc_weight 0)")
-        frames = int(encoded.lengths[0])
-        if frames * (2 * len(ids) + 1) > MAX_ALIGNMENT_CELLS:
+        self.check_length(samples)
+        shift = self.loaded.input.frame_shift_s
+        about_frames = int(self.duration_s(samples) / shift)
+        if about_frames * (2 * len(given.ids) + 1) > MAX_ALIGNMENT_CELLS:
             raise UserError(
-                f"{frames} frames and {len(ids)} tokens are too many for one alignment: cut the recording (segments)"
+                f"{about_frames} frames and {len(given.ids)} tokens are too many for one alignment: "
+                "cut the recording (segments)"
             )
-        (aligned,) = self._align(encoded, [ids])
-        if aligned is None:
+        pieces = ((start / self.rate, self.encode([samples[start:end]])) for start, end in self._cut(samples))
+        found = align_pieces(pieces, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
+        if found.aligned is None:
             raise UserError(
-                f"the text has {len(ids)} tokens, more than the recording's {frames} encoder frames can hold"
+                f"the text has {len(given.ids)} tokens, more than the recording's {found.frames} encoder frames "
+                "can hold"
             )
-        words = self.loaded.tokenizer.text2words(text) if isinstance(self.loaded.tokenizer, PhonemeTokenizer) else None
-        ended = Ended(
-            tuple(ids), aligned.log_prob, {"ctc": aligned.log_prob}, words=None if words is None else tuple(words)
-        )
-        return dataclasses.replace(self._hypothesis(ended, aligned), text=text, tokens=tuple(tokens))
+        log_prob = found.aligned.log_prob
+        ended = Ended(given.ids, log_prob, {"ctc": log_prob}, words=given.words)
+        hypothesis = self._hypothesis(ended, found.aligned)
+        return dataclasses.replace(hypothesis, text=text, tokens=given.tokens, times=found.times)
+
+    def given_text(self, text: str) -> GivenText:
+        """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
+        return read_given_text(text, self.loaded.tokenizer, self.loaded.vocabulary)
+
+    def _read_item(self, audio: AudioInput, place: int, rate: int | None) -> np.ndarray:
+        if isinstance(audio, numbers.Real):
+            raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
+        try:
+            samples = self.read(audio, rate=rate)
+            self.check_length(samples)
+        except UserError as error:
+            raise UserError(f"recording [{place}] of the list: {error}") from None
+        return samples
+
+    def _decoded(
+        self, samples: Sequence[np.ndarray], pieces: Sequence[tuple[int, int, int]]
+    ) -> Iterator[tuple[tuple[int, int, int], list[Hypothesis]]]:
+        """Each of `pieces` (place in `samples`, start, end) with its n-best. Digital silence has no text."""
+        arrays = [samples[place][start:end] for place, start, end in pieces]
+        heard = [number for number, array in enumerate(arrays) if array.ndim == 2 or array.any()]
+        for number in sorted(set(range(len(pieces))) - set(heard)):
+            yield pieces[number], [self._silence()]
+        limits = self.limits
+        seconds = [self.duration_s(arrays[number]) for number in heard]
+        for batch in plan_by_length(seconds, batch_size=limits.batch_size, max_total=limits.max_batch_s):
+            numbers = [heard[place] for place in batch]
+            for number, hypotheses in zip(numbers, self.decode([arrays[n] for n in numbers]), strict=True):
+                yield pieces[number], hypotheses
 
     def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
         if speech.ndim == 2 or self.limits.max_piece_s <= 0:
@@ -261,11 +294,32 @@ class Recognizer:
             words=ended.words,
         )
 
+    def _silence(self) -> Hypothesis:
+        """The answer to digital silence, of which a model may dream."""
+        words = () if self.settings.search == "lexicon" else None
+        aligned = None if self.loaded.model.ctc is None else Aligned([], 0.0)
+        return self._hypothesis(Ended((), 0.0, {}, words=words), aligned)
+
     def _joined(self, parts: dict[int, list[Hypothesis]]) -> list[Hypothesis]:
         if len(parts) == 1:
             return next(iter(parts.values()))
         pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
         return [join_pieces(pieces, separator=self.loaded.separator)]
+
+
+def _check_asked_models(files: ModelFiles, settings: Mapping[str, Any]) -> None:
+    """A weight that is asked for, of something that the model does not have, would change nothing."""
+    parts = {
+        "lm_weight": (files.lm_file, "neural language model", "--lm_train_config and --lm_file"),
+        "ngram_weight": (files.ngram_file, "n-gram", "--ngram_file"),
+    }
+    mistakes = [
+        f"{name} {settings[name]}: the model has no {kind}; leave it out, or pack one with {options}"
+        for name, (file, kind, options) in parts.items()
+        if settings.get(name) and file is None
+    ]
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 def _log_posteriors(ctc: Any, outputs: Sequence[Tensor]) -> Tensor:
@@ -294,14 +348,3 @@ def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype)
     tensors = [torch.from_numpy(np.require(item, requirements=["C", "W"])).to(wide) for item in inputs]
     lengths = torch.tensor([len(item) for item in tensors])
     return pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)
-
-
-def _as_float(samples: np.ndarray) -> np.ndarray:
-    """Whole numbers are taken for PCM of their width; bytes have their zero at 128, as in wav files."""
-    if samples.dtype == np.uint8:
-        return (samples / 128.0 - 1.0).astype(np.float32)
-    if samples.dtype.kind == "i":
-        return (samples / float(2 ** (8 * samples.dtype.itemsize - 1))).astype(np.float32)
-    if samples.dtype.kind != "f":
-        raise UserError(f"samples are real or whole numbers, found an array of {samples.dtype}")
-    return samples.astype(np.float32)

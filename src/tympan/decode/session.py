@@ -6,8 +6,8 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from tympan.data.audio import is_pipe
 from tympan.data.index import UtteranceIndex
 from tympan.data.readers import Context, require_type, value_length
 from tympan.decode.journal import Journal, Result
+from tympan.decode.origin import origin_of
 from tympan.decode.output_tree import write_output_tree
 from tympan.decode.plan import plan_by_length
 from tympan.decode.task import DecodeSpec, DecodeTask, Source, run_task
@@ -53,9 +54,8 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
     """Decode every source; results stand in `output_dir` in the order of the sources."""
     began = time.monotonic()
     journal = Journal(output_dir / "logdir" / "results.jsonl", _conditions(spec), resume=work.resume)
-    left = [source for source in sources if source.id not in journal.done]
-    if journal.done:
-        logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
+    origins = {source.id: origin_of(source) for source in sources}
+    left = _left(sources, journal, origins)
     seconds, failures = _measure(left)
     failed = {failure.id for failure in failures}
     left = [source for source in left if source.id not in failed]
@@ -73,12 +73,14 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
             unit="utt",
         )
         for results in jobs:
-            journal.add(results)
+            journal.add(replace(result, origin=origins[result.id]) for result in results)
             failures += [result for result in results if result.error is not None]
             audio_s += sum(result.duration_s for result in results)
     write_output_tree(
         output_dir, [source.id for source in sources], journal.done, nbest=spec.settings.nbest, nj=work.nj
     )
+    order = {source.id: place for place, source in enumerate(sources)}
+    failures.sort(key=lambda failure: order[failure.id])
     _write_failures(output_dir / "failed", failures)
     decoded = sum(source.id in journal.done for source in sources)
     return Summary(decoded, tuple(failures), audio_s, time.monotonic() - began)
@@ -98,6 +100,19 @@ def read_sources(
     index = UtteranceIndex({"speech": path}, keys=key_file)
     kind, base = require_type(data_type), Path(path).parent
     return [Source(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
+
+
+def _left(sources: Sequence[Source], journal: Journal, origins: Mapping[str, str]) -> list[Source]:
+    """What an earlier run has not decoded, or has decoded of other recordings."""
+    changed = journal.drop_changed(origins)
+    left = [source for source in sources if source.id not in journal.done]
+    if changed:
+        logger.warning(
+            "%d utterances are decoded again: the earlier run had other recordings, or does not tell which", changed
+        )
+    if journal.done:
+        logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
+    return left
 
 
 def _measure(sources: Sequence[Source]) -> tuple[dict[str, float], list[Result]]:

@@ -66,7 +66,7 @@ def choose_kind(*, ngpu: int, device: str | None) -> str:
     if found.kind is None or (device is not None and device != found.kind):
         hint = INSTALL.get(wanted, "; ".join(f"{kind}: {text}" for kind, text in INSTALL.items() if kind != "mps"))
         raise UserError(
-            f"{asked} asks for {needed} {wanted}, and {found} was found here. Train on the CPU with --ngpu 0, or {hint}"
+            f"{asked} asks for {needed} {wanted}, and {found} was found here. Use the CPU with --ngpu 0, or {hint}"
         )
     if found.count < needed:
         raise UserError(
@@ -74,6 +74,21 @@ def choose_kind(*, ngpu: int, device: str | None) -> str:
             f"(after {_visibility(wanted)}). Use --ngpu {found.count}"
         )
     return found.kind
+
+
+def named_device(name: str) -> torch.device:
+    """The device that Python asks for, `cpu`, `cuda` or `npu:1`; what is not here is an error at once."""
+    kind, _, number = str(name).partition(":")
+    if kind == "cpu":
+        return torch.device("cpu")
+    found = find_accelerators()
+    if kind != found.kind:
+        hint = f"; {INSTALL[kind]}" if kind in INSTALL else ""
+        here = "'cpu'" if found.kind is None else f"'cpu' or '{found.kind}'"
+        raise UserError(f"device '{name}': {found} was found here, use {here}{hint}")
+    if number and not (number.isdecimal() and int(number) < found.count):
+        raise UserError(f"device '{name}': {found} was found here, counted from 0 (after {_visibility(kind)})")
+    return torch.device(str(name))
 
 
 def device_of(kind: str, *, local_rank: int) -> torch.device:

@@ -23,10 +23,10 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
 
 
-def out_of_memory(error: BaseException) -> str:
+def out_of_memory(error: BaseException, *, remedy: str = REMEDY) -> str:
     """One message: what the system said, and what to do."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"memory ran out ({said.rpartition('DefaultCPUAllocator: ')[2]}). {REMEDY}"
+    return f"memory ran out ({said.rpartition('DefaultCPUAllocator: ')[2]}). {remedy}"
 
 
 def memory_bytes() -> int:
