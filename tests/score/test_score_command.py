@@ -51,3 +51,22 @@ def test_results_page_rounds_as_the_table_does(tmp_path: Path) -> None:
     assert cli(["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "score")]) == 0
     assert " 43.3 " in (tmp_path / "score" / "result.txt").read_text()
     assert "|43.3|" in (tmp_path / "score" / "RESULTS.md").read_text()
+
+
+def test_what_is_read_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    texts = {"ref.trn": "a b\t(s-1)\nc\t(s-2)\n", "heard.trn": "a\t(s-1)\n", "other.trn": "a b\t(s-1)\nc\t(s-2)\n"}
+    for name, text in texts.items():
+        Path(name).write_text(text)
+    command = ["score", "ref.trn", "heard.trn", "--sclite_compat", "true", "--output_dir", str(tmp_path)]
+    assert cli(command) == 2
+    message = f"{tmp_path}/ref.trn: would be written over, and is read here: choose another --output_dir"
+    assert message in capsys.readouterr().err
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == texts
+    assert cli(["score", "other.trn", "heard.trn", "--output_dir", "out"]) == 0
+    assert cli(["score", "other.trn", "heard.trn", "--compare", "out/hyp.trn", "--output_dir", "out"]) == 2
+    assert "out/hyp.trn: would be written over" in capsys.readouterr().err
+    assert cli(["report", "ref.trn", "heard.trn", "--output", "heard.trn"]) == 2
+    assert "choose another --output" in capsys.readouterr().err

@@ -31,10 +31,13 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan report", description=__doc__)
 
-    from tympan.score.inputs import default_unit, score_files, telling_names
+    from tympan.score.inputs import default_unit, refuse_overwriting, score_files, telling_names
     from tympan.score.media import collect_media
     from tympan.score.report import write_report
 
+    refuse_overwriting(
+        [options.output], (options.ref, options.hyp, options.compare, options.utt2spk), option="--output"
+    )
     unit = options.unit or default_unit(options.ref)
     hypotheses = [hyp for hyp in (options.hyp, options.compare) if hyp is not None]
     results = [

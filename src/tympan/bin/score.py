@@ -13,6 +13,8 @@ from tympan.config import argument, option, parse_args
 if TYPE_CHECKING:
     from tympan.score.result import ScoredUtterance, ScoreResult
 
+OUTPUTS = ("ref.trn", "hyp.trn", "result.txt", "confusions.txt", "RESULTS.md", "score.json")
+
 
 @dataclass(frozen=True)
 class Options:
@@ -22,9 +24,7 @@ class Options:
         None, help="what is counted; mixed: Chinese by character, the rest by word (default: token for .trn, else word)"
     )
     compare: Path | None = option(None, help="a second hypothesis of the same references: a paired significance test")
-    output_dir: Path | None = option(
-        None, help="write ref.trn, hyp.trn, result.txt, confusions.txt, RESULTS.md and score.json there"
-    )
+    output_dir: Path | None = option(None, help=f"write {', '.join(OUTPUTS[:-1])} and {OUTPUTS[-1]} there")
     utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside REF, else the id up to its first '-')")
     case_sensitive: bool = option(False, help="tell a from A")
     remove_space: bool = option(False, help="with --unit char, spaces of a Kaldi text do not count")
@@ -37,10 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan score", description=__doc__)
 
     from tympan.score import sclite
-    from tympan.score.inputs import default_unit, score_files
+    from tympan.score.inputs import default_unit, refuse_overwriting, score_files
     from tympan.score.sclite_table import summary_table
     from tympan.score.significance import bootstrap_interval, compare
 
+    if options.output_dir is not None:
+        given = (options.ref, options.hyp, options.compare, options.utt2spk, options.non_linguistic_symbols)
+        refuse_overwriting((options.output_dir / name for name in OUTPUTS), given, option="--output_dir")
     unit = options.unit or default_unit(options.ref)
 
     def scored(hyp: Path) -> ScoreResult:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tympan.errors import UserError
 from tympan.score.result import ScoreResult, score
 from tympan.score.transcripts import Unit, read_transcripts, read_utt2spk
 
@@ -35,6 +36,16 @@ def score_files(
         for path in (ref, hyp)
     )
     return score(references, hypotheses, name=str(hyp), case_sensitive=case_sensitive, drop_missing=drop_missing)
+
+
+def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *, option: str) -> None:
+    """Before anything is read: what would be written must not be what was given."""
+    given = [path for path in inputs if path is not None and path.exists()]
+    lost = [path for path in outputs if path.exists() and any(path.samefile(other) for other in given)]
+    if lost:
+        raise UserError(
+            f"{', '.join(map(str, lost))}: would be written over, and is read here: choose another {option}"
+        )
 
 
 def telling_names(paths: Sequence[Path]) -> list[str]:
