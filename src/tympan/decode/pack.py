@@ -18,6 +18,7 @@ from tympan.decode.speech_input import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_write
+from tympan.text.ngram.binary import is_binary
 from tympan.text.vocabulary import read_token_list
 
 MODEL_KEYS = (
@@ -65,14 +66,27 @@ def pack_model(
         _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
         _write_weights(files.lm_file, output / "lm" / "model.safetensors")
     if files.ngram_file is not None:
-        suffix = (
-            "".join(files.ngram_file.suffixes[-2:]) if files.ngram_file.suffix == ".gz" else files.ngram_file.suffix
-        )
-        shutil.copyfile(files.ngram_file, output / f"ngram{suffix}")
+        shutil.copyfile(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
     if settings is not None:
         _write_yaml(output / SETTINGS, dataclasses.asdict(settings))
-    load_model(find_model(output), settings or DecodeSettings(), allow_import=allow_import)
+    _try(output, files, settings or DecodeSettings(), allow_import=allow_import)
     return output
+
+
+def _try(output: Path, files: ModelFiles, settings: DecodeSettings, *, allow_import: bool) -> None:
+    """Load what was packed. A part that is not found there raises nothing: the model would only be worse."""
+    found = find_model(output)
+    load_model(found, settings, allow_import=allow_import)
+    parts = ("lm_file", "ngram_file")
+    lost = [part for part in parts if (getattr(files, part) is None) != (getattr(found, part) is None)]
+    assert not lost, f"{output}: {', '.join(lost)} is not found in the packed folder"
+
+
+def _ngram_suffix(path: Path) -> str:
+    """The file's own; a name without one gets what is in it (an n-gram is known by its contents, not by its name)."""
+    if path.suffix == ".gz":
+        return "".join(path.suffixes[-2:])
+    return path.suffix or (".bin" if is_binary(path) else ".arpa")
 
 
 def _pack_recognizer(files: ModelFiles, output: Path) -> None:

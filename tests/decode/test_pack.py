@@ -1,0 +1,54 @@
+"""`tympan pack`: what goes in is found again, by the packed folder alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tympan.bin.main import cli
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.training import load_training_config
+from tympan.decode.model_files import find_model
+from tympan.models.build import build_asr_model
+
+CONFIG = {
+    "token_list": ["<blank>", "<unk>", "a", "b", "<sos/eos>"],
+    "token_type": "char",
+    "encoder": "conformer",
+    "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 1},
+    "decoder": None,
+    "model_conf": {"ctc_weight": 1.0},
+}
+ARPA = "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-1\t</s>\n-1\t<s>\n-1\ta\n\n\\end\\\n"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """An experiment directory with a tiny model."""
+    folder = tmp_path / "exp"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    built = build_asr_model(load_training_config(AsrTrainConfig, folder / "config.yaml"))
+    torch.save(built.state_dict(), folder / "model.pth")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "stored"), [("my3gram", "ngram.arpa"), ("a.3gram", "ngram.3gram"), ("x.arpa.v2", "ngram.v2")]
+)
+def test_an_ngram_of_any_name_is_packed_and_found(model: Path, tmp_path: Path, name: str, stored: str) -> None:
+    (tmp_path / name).write_text(ARPA)
+    packed = tmp_path / "packed"
+    assert cli(["pack", str(packed), "--model", str(model), "--ngram_file", str(tmp_path / name)]) == 0
+    assert find_model(packed).ngram_file == packed / stored
+
+
+def test_an_ngram_without_suffix_is_found(model: Path) -> None:
+    (model / "ngram").mkdir()
+    assert find_model(model).ngram_file is None
+    (model / "ngram").rmdir()
+    (model / "ngram").write_text(ARPA)
+    assert find_model(model).ngram_file == model / "ngram"
