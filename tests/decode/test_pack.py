@@ -52,3 +52,15 @@ def test_an_ngram_without_suffix_is_found(model: Path) -> None:
     (model / "ngram").rmdir()
     (model / "ngram").write_text(ARPA)
     assert find_model(model).ngram_file == model / "ngram"
+
+
+def test_a_packed_model_keeps_its_settings_when_it_is_packed_again(model: Path, tmp_path: Path) -> None:
+    first, second, third = (tmp_path / name for name in ("first", "second", "third"))
+    (tmp_path / "a.yaml").write_text("beam_size: 3\n")
+    (tmp_path / "b.yaml").write_text("nbest: 2\n")
+    assert cli(["pack", str(first), "--model", str(model), "--decode_config", str(tmp_path / "a.yaml")]) == 0
+    assert cli(["pack", str(second), "--model", str(first)]) == 0
+    assert find_model(second).settings == find_model(first).settings
+    assert find_model(second).settings["beam_size"] == 3
+    assert cli(["pack", str(third), "--model", str(first), "--decode_config", str(tmp_path / "b.yaml")]) == 0
+    assert (find_model(third).settings["beam_size"], find_model(third).settings["nbest"]) == (20, 2)

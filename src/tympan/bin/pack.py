@@ -23,7 +23,7 @@ class Options:
     ngram_file: Path | None = option(None, help="n-gram")
     bpemodel: Path | None = option(None, help="instead of the config's")
     decode_config: Path | None = option(
-        None, help="YAML with decode settings (beam_size, ctc_weight, ...) to bring along"
+        None, help="YAML with decode settings (beam_size, ctc_weight, ...) to bring along (default: those of --model)"
     )
     push_to: str | None = option(
         None, help="OWNER/NAME on the model hub to publish the folder as, packed now or before (needs tympan[hub])"

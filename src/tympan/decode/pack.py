@@ -54,8 +54,13 @@ MODEL_KEYS = (
 def pack_model(
     files: ModelFiles, output: Path, *, settings: DecodeSettings | None = None, allow_import: bool = False
 ) -> Path:
-    """Write the folder and load it once, so that a packed model is known to work."""
+    """Write the folder and load it once, so that a packed model is known to work.
+
+    Without `settings`, those that the model's own folder brings are kept.
+    """
     files.check()
+    if settings is None and files.settings:
+        settings = DecodeSettings(**files.settings)
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output}: is not empty; choose another folder for the packed model")
     output.mkdir(parents=True, exist_ok=True)
