@@ -12,6 +12,7 @@ import yaml
 
 from tympan.config.yaml_text import read_yaml
 from tympan.decode.hub import download
+from tympan.decode.settings import read_settings
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
 
@@ -93,7 +94,7 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
         lm_file=_first(lm, WEIGHTS) if lm.is_dir() else None,
         ngram_file=_ngram(folder),
         root=folder,
-        settings=_read_mapping(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
+        settings=read_settings(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
     )
 
 
