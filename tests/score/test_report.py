@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import shutil
@@ -135,6 +136,34 @@ def test_keys_and_clicks(data_dir: Path) -> None:
         ["1x–del"],
         "1 of 2",
         ["speaker", "s1", "s2"],
+    ]
+
+
+def probed(page: Path, script: str) -> object:
+    """What a script in the page puts into `seen`."""
+    ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
+    page.write_text(text, encoding="utf-8")
+    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom"))
+    assert found
+    return json.loads(html.unescape(found[1]))
+
+
+def test_a_click_finds_errors_of_any_token(tmp_path: Path) -> None:
+    said = [("s-1", ("a", "b")), ("s-2", ("a", "b")), ("s-3", (">", "b", "<unk>")), ("s-4", ("x",)), ("s-5", ("a",))]
+    heard = [("s-1", ("a", "<unk>")), ("s-2", ("a", ">")), ("s-3", ("<space>", "b"))]
+    heard += [("s-4", ("x", "y>")), ("s-5", ("a",))]
+    references, hypotheses = ([Transcript(u, "s", tokens) for u, tokens in side] for side in (said, heard))
+    page = tmp_path / "report.html"
+    write_report(page, [score(references, hypotheses, name="hyp")], unit="token", title="tokens")
+    script = """for (const row of [...$("confusions").rows].slice(1)) {
+      row.click(); seen.push([$("filter").value, chosen.map(u => u.id).join()]); }"""
+    assert sorted(probed(page, script)) == [
+        ["D:<unk> > ", "s-3"],
+        ["I: > y>", "s-4"],
+        ["S:> > <space>", "s-3"],
+        ["S:b > <unk>", "s-1"],
+        ["S:b > >", "s-2"],
     ]
 
 
