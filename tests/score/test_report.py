@@ -85,6 +85,16 @@ def browse(page: Path, *flags: str) -> str:
     return done.stdout
 
 
+def probed(page: Path, script: str) -> object:
+    """What a script in the page puts into `seen`."""
+    ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
+    page.write_text(text, encoding="utf-8")
+    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom"))
+    assert found
+    return json.loads(html.unescape(found[1]))
+
+
 def test_browser_shows_two_decodes(data_dir: Path) -> None:
     page = data_dir / "report.html"
     (data_dir / "better").write_text("s1-a 今天 天气\ns2-b x\n", encoding="utf-8")
@@ -108,8 +118,7 @@ def test_two_files_of_one_name_are_told_apart(data_dir: Path) -> None:
     assert [system["name"] for system in page_data(page)["systems"]] == ["text", "text"]
 
 
-PROBE = """<script>
-const seen = [], focused = () => document.activeElement.querySelector(".id").textContent;
+KEYS = """const focused = () => document.activeElement.querySelector(".id").textContent;
 const key = name => document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: name, bubbles: true }));
 key("j"); seen.push(focused()); key("s"); seen.push(!!document.activeElement.querySelector("img"));
 key("j"); seen.push(focused()); key("k"); seen.push(focused());
@@ -118,8 +127,7 @@ const errors = () => [...$("confusions").rows].slice(1).map(row => row.textConte
 seen.push(errors()); $("kind").value = "D"; $("kind").onchange(); seen.push(errors());
 $("confusions").rows[1].click(); seen.push($("shown").textContent);
 $("speakers").rows[0].cells[3].click(); seen.push([...$("speakers").rows].map(row => row.cells[0].textContent));
-document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));
-</script></body>"""
+"""
 
 
 def test_keys_and_clicks(data_dir: Path) -> None:
@@ -127,26 +135,13 @@ def test_keys_and_clicks(data_dir: Path) -> None:
     (data_dir / "hyp").write_text("s1-a 今天 天汽\ns2-b </script> \n", encoding="utf-8")
     arguments = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
     assert main(arguments) == 0
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", PROBE), encoding="utf-8")
-    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom"))
-    assert found
-    assert json.loads(found[1]) == [
+    assert probed(page, KEYS) == [
         *("s1-a", True, "s2-b", "s1-a", "filter", "filter"),
         ["1天气天汽sub", "1x–del"],
         ["1x–del"],
         "1 of 2",
         ["speaker", "s1", "s2"],
     ]
-
-
-def probed(page: Path, script: str) -> object:
-    """What a script in the page puts into `seen`."""
-    ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
-    page.write_text(text, encoding="utf-8")
-    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom"))
-    assert found
-    return json.loads(html.unescape(found[1]))
 
 
 def test_a_click_finds_errors_of_any_token(tmp_path: Path) -> None:
@@ -165,6 +160,28 @@ def test_a_click_finds_errors_of_any_token(tmp_path: Path) -> None:
         ["S:b > <unk>", "s-1"],
         ["S:b > >", "s-2"],
     ]
+
+
+def found_by(page: Path, *queries: str) -> object:
+    script = "for (const query of %s) { search(query); seen.push(chosen.map(u => u.id).join()); }"
+    return probed(page, script % json.dumps(queries))
+
+
+def test_the_filter_finds_phrases_that_were_said_or_heard(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    said = [Transcript("s-1", "s", ("turn", "left")), Transcript("s-2", "s", ("go", "on"))]
+    heard = [Transcript("s-1", "s", ("turn", "the", "light")), Transcript("s-2", "s", ("on",))]
+    write_report(page, [score(said, heard, name="hyp")], unit="word", title="words")
+    queries = ("turn left", "the light", "turn  The light ", "go on", "go  on", "left turn", "turnleft", "s s-2")
+    assert found_by(page, *queries) == ["s-1", "s-1", "s-1", "s-2", "s-2", "", "s-1", ""]
+
+
+def test_the_filter_finds_texts_of_characters(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    said = [Transcript("s-1", "s", tuple("今天天气")), Transcript("s-2", "s", ("h", "i", "<space>", "y", "o"))]
+    heard = [Transcript("s-1", "s", tuple("今天汽")), Transcript("s-2", "s", ("h", "o", "<space>", "y", "o"))]
+    write_report(page, [score(said, heard, name="hyp")], unit="char", title="characters")
+    assert found_by(page, "天气", "今天汽", "hi yo", "ho yo", "<space>") == ["s-1", "s-1", "s-2", "s-2", "s-2"]
 
 
 def test_browser_opens_seven_thousand_utterances(tmp_path: Path) -> None:
