@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +62,32 @@ def test_sound_can_be_embedded(data_dir: Path) -> None:
     embedded = ["--data_dir", str(data_dir), "--embed_audio", "true", "--output", str(page)]
     assert main([str(data_dir / "text"), str(data_dir / "hyp"), *embedded]) == 0
     assert page_data(page)["utterances"][0]["audio"].startswith("data:audio/mpeg;base64,")
+
+
+@pytest.mark.parametrize(("rate", "played"), [(96000, 48000), (10000, 11025), (6000, 8000), (16000, 16000)])
+def test_sound_of_any_rate_and_with_nan_can_be_embedded(data_dir: Path, rate: int, played: int) -> None:
+    samples = 0.1 * np.random.default_rng(0).standard_normal(rate)
+    samples[[10, 20, 30]] = np.nan, np.inf, 1e30
+    soundfile.write(data_dir / "s2-b.wav", samples, rate, subtype="FLOAT")
+    page = data_dir / "report.html"
+    # In a process of its own: the MP3 encoder ends the process when it meets a NaN.
+    files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
+    command = [sys.executable, "-m", "tympan.bin.report", *files, "--embed_audio", "true"]
+    subprocess.run(command, check=True, timeout=120)
+    utterance = page_data(page)["utterances"][1]
+    sound = base64.b64decode(utterance["audio"].removeprefix("data:audio/mpeg;base64,"))
+    assert soundfile.info(io.BytesIO(sound)).samplerate == played
+    assert utterance["t"] == 1.0
+    assert utterance["picture"].startswith("data:image/jpeg")
+
+
+def test_an_empty_recording_does_not_cost_the_report(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+    soundfile.write(data_dir / "s2-b.wav", np.zeros(0), 16000)
+    page = data_dir / "report.html"
+    files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
+    assert main([*files, "--embed_audio", "true"]) == 0
+    assert ["audio" in utterance for utterance in page_data(page)["utterances"]] == [True, False]
+    assert "s2-b.wav: has no samples" in caplog.text
 
 
 @pytest.mark.parametrize("embed", ["true", "false"])
