@@ -102,6 +102,18 @@ def test_a_lost_recording_does_not_cost_the_report(
     assert "1 utterances have no sound in the report: s2-b" in caplog.text
 
 
+@pytest.mark.parametrize("pictures", ["0", "2"])
+def test_a_link_to_nothing_is_told(data_dir: Path, pictures: str, caplog: pytest.LogCaptureFixture) -> None:
+    (data_dir / "s2-b.wav").unlink()
+    page = data_dir / "report.html"
+    files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
+    assert main([*files, "--spectrograms", pictures]) == 0
+    first, second = page_data(page)["utterances"]
+    assert (first["t"], "audio" in second) == (0.5, False)
+    assert "1 utterances have no sound in the report: s2-b" in caplog.text
+    assert f"{data_dir / 's2-b.wav'}: there is no such file" in caplog.text
+
+
 def browse(page: Path, *flags: str) -> str:
     if CHROMIUM is None:
         pytest.skip("no Chromium on this machine")

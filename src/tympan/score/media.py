@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 import soundfile
 
-from tympan.data.audio import Audio, AudioError, locate, read_audio, resample
+from tympan.data.audio import Audio, AudioError, audio_info, locate, read_audio, resample
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
@@ -97,7 +97,9 @@ def _media(
     link = _link(recording.source, base, report_dir) if is_linkable else None
     try:
         if link and not has_picture:
-            return recording.utterance, Media(audio=link)
+            # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
+            info = audio_info(recording.source, base=base)
+            return recording.utterance, Media(audio=link, duration_s=round(info.duration_s, 2))
         audio = read_audio(
             recording.source,
             channel=0,
