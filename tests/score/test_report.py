@@ -17,6 +17,7 @@ import pytest
 import soundfile
 
 from tympan.bin.report import main
+from tympan.errors import UserError
 from tympan.score.report import write_report
 from tympan.score.result import score
 from tympan.score.transcripts import Transcript
@@ -112,6 +113,20 @@ def test_a_link_to_nothing_is_told(data_dir: Path, pictures: str, caplog: pytest
     assert (first["t"], "audio" in second) == (0.5, False)
     assert "1 utterances have no sound in the report: s2-b" in caplog.text
     assert f"{data_dir / 's2-b.wav'}: there is no such file" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--embed_audio", "true"], "--embed_audio: needs the sound: name its data directory with --data_dir"),
+        (["--nj", "0"], "--nj: must be at least 1, found 0"),
+        (["--spectrograms", "-1"], "--spectrograms: must be at least 0, found -1"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(data_dir: Path, options: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        main([str(data_dir / "text"), str(data_dir / "hyp"), "--output", str(data_dir / "report.html"), *options])
+    assert not (data_dir / "report.html").exists()
 
 
 def browse(page: Path, *flags: str) -> str:
