@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tympan.errors import UserError
 from tympan.score.result import ScoreResult, score
-from tympan.score.transcripts import Unit, read_transcripts, read_utt2spk
+from tympan.score.transcripts import Unit, read_lines, read_transcripts, read_utt2spk
 
 
 def default_unit(path: Path) -> Unit:
@@ -30,7 +30,7 @@ def score_files(
     beside = ref.with_name("utt2spk")
     speakers_file = utt2spk or (beside if beside.is_file() and ref.suffix != ".trn" else None)
     speakers = read_utt2spk(speakers_file) if speakers_file else None
-    symbols = non_linguistic_symbols.read_text(encoding="utf-8").split() if non_linguistic_symbols else ()
+    symbols = " ".join(read_lines(non_linguistic_symbols)).split() if non_linguistic_symbols else ()
     references, hypotheses = (
         read_transcripts(path, unit=unit, utt2spk=speakers, remove_space=remove_space, removed_symbols=symbols)
         for path in (ref, hyp)

@@ -50,7 +50,7 @@ def read_transcripts(
     transcripts: list[Transcript] = []
     seen: dict[str, int] = {}
     faults: list[str] = []
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or (is_trn and line.startswith(COMMENT)):
             continue
         entry = _split_trn(line) if is_trn else _split_kaldi(line)
@@ -95,7 +95,7 @@ def _kept_units(text: str, *, unit: Unit | None, keep_space: bool, removed: Coll
 def read_utt2spk(path: Path) -> dict[str, str]:
     """The speaker of each utterance."""
     speakers = {}
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         columns = line.split()
         if columns and len(columns) != 2:
             raise UserError(f"{path}:{number}: {len(columns)} columns, expected 'utterance speaker'")
@@ -136,7 +136,8 @@ def _speaker_of(utterance: str, utt2spk: dict[str, str] | None, *, separators: s
     return "all"
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file."""
     try:
         # str.splitlines would also cut at U+2028, U+0085 and the like, which a transcript may hold.
         return path.read_text(encoding="utf-8-sig").split("\n")
