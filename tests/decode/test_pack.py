@@ -64,3 +64,31 @@ def test_a_packed_model_keeps_its_settings_when_it_is_packed_again(model: Path, 
     assert find_model(second).settings["beam_size"] == 3
     assert cli(["pack", str(third), "--model", str(first), "--decode_config", str(tmp_path / "b.yaml")]) == 0
     assert (find_model(third).settings["beam_size"], find_model(third).settings["nbest"]) == (20, 2)
+
+
+def test_a_pack_that_fails_leaves_nothing_and_can_be_corrected(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.arpa").write_text(ARPA.replace("\\end\\", ""))
+    (tmp_path / "good.arpa").write_text(ARPA)
+    before = sorted(tmp_path.iterdir())
+    packed = tmp_path / "my model"
+    command = ["pack", str(packed), "--model", str(model), "--ngram_file"]
+    assert cli([*command, str(tmp_path / "bad.arpa")]) == 2
+    message = capsys.readouterr().err
+    assert "nothing was packed, the model can't be loaded" in message
+    assert f"{packed}/ngram.arpa" in message
+    assert sorted(tmp_path.iterdir()) == before
+    assert cli([*command, str(tmp_path / "good.arpa")]) == 0
+    assert f"Try: tympan transcribe '{packed}' AUDIO" in capsys.readouterr().out
+    assert sorted(tmp_path.iterdir()) == sorted([*before, packed])
+    assert cli([*command, str(tmp_path / "good.arpa")]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_the_folder_that_one_stands_in_is_filled(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert cli(["pack", ".", "--model", str(model)]) == 0
+    assert sorted(path.name for path in Path().iterdir()) == ["config.yaml", "model.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["exp", "here"]

@@ -17,7 +17,7 @@ from tympan.decode.settings import DecodeSettings
 from tympan.decode.speech_input import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
-from tympan.runtime.atomic import atomic_write
+from tympan.runtime.atomic import atomic_folder, atomic_write
 from tympan.text.ngram.binary import is_binary
 from tympan.text.vocabulary import read_token_list
 
@@ -63,7 +63,18 @@ def pack_model(
         settings = DecodeSettings(**files.settings)
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output}: is not empty; choose another folder for the packed model")
-    output.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(output) as folder:
+        _write(files, folder, settings)
+        try:
+            _try(folder, files, settings or DecodeSettings(), allow_import=allow_import)
+        except UserError as error:
+            # The folder that the message names is gone when it is read.
+            reason = str(error).replace(str(folder), str(output))
+            raise UserError(f"nothing was packed, the model can't be loaded: {reason}") from None
+    return output
+
+
+def _write(files: ModelFiles, output: Path, settings: DecodeSettings | None) -> None:
     _pack_recognizer(files, output)
     if files.lm_train_config is not None and files.lm_file is not None:
         values = _read(files.lm_train_config)
@@ -74,8 +85,6 @@ def pack_model(
         shutil.copyfile(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
     if settings is not None:
         _write_yaml(output / SETTINGS, dataclasses.asdict(settings))
-    _try(output, files, settings or DecodeSettings(), allow_import=allow_import)
-    return output
 
 
 def _try(output: Path, files: ModelFiles, settings: DecodeSettings, *, allow_import: bool) -> None:
