@@ -70,3 +70,39 @@ def test_what_is_read_is_not_written_over(
     assert "out/hyp.trn: would be written over" in capsys.readouterr().err
     assert cli(["report", "ref.trn", "heard.trn", "--output", "heard.trn"]) == 2
     assert "choose another --output" in capsys.readouterr().err
+
+
+def test_results_are_named_by_the_decode_and_its_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("data", "exp/decode_test", "exp/decode_test/1best_recog"):
+        Path(folder).mkdir(parents=True)
+        Path(folder, "text").write_text("a x y\nb z\n")
+    for hyp, name in {"exp/decode_test/text": "decode_test", "data/../data/text": "data"}.items():
+        assert cli(["score", "data/text", hyp, "--output_dir", "out"]) == 0
+        page = Path("out/RESULTS.md").read_text()
+        assert page.startswith("## WER\n\n|dataset|")
+        assert f"\n|{name}|2|3|" in page
+        assert json.loads(Path("out/score.json").read_text())["name"] == name
+    hyp = "exp/decode_test/1best_recog/text"
+    assert cli(["score", "data/text", hyp, "--unit", "char", "--output_dir", "out"]) == 0
+    assert Path("out/RESULTS.md").read_text().startswith("## CER\n")
+    assert "\n|decode_test/1best_recog|" in Path("out/RESULTS.md").read_text()
+
+
+def test_the_comparison_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = {"ref": "x y", "a": "x z", "b": "x y"}
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").write_text("".join(f"u{n} {text}\n" for n in range(20)))
+    ref, first, second = (str(tmp_path / name / "text") for name in texts)
+    assert cli(["score", ref, first, "--compare", second, "--output_dir", str(tmp_path / "out")]) == 0
+    told = "-50.00 points (-50.00 to -50.00), p = 0.0001"
+    assert f"{second}: 0.00 %, {told}" in capsys.readouterr().out
+    page = (tmp_path / "out" / "RESULTS.md").read_text()
+    assert "\n|a|20|40|50.0|50.0|" in page
+    assert "\n|b|20|40|100.0|0.0|" in page
+    assert page.endswith(f"\nb against a: {told}.\n")
+    compared = json.loads((tmp_path / "out" / "score.json").read_text())["compare"]
+    assert (compared["name"], compared["error_rate"], compared["difference"]) == ("b", 0.0, -50.0)
+    assert compared["p_value"] == pytest.approx(1e-4, abs=1e-5)
+    assert compared["interval"] == {"low": -50.0, "high": -50.0, "level": 0.95}

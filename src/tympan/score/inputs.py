@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tympan.errors import UserError
 from tympan.score.result import ScoreResult, score
 from tympan.score.transcripts import Unit, read_lines, read_transcripts, read_utt2spk
+
+DECODED = ("text", "token")
+"""What every decode calls its result."""
+_RANK = re.compile(r"\d+best_recog")
 
 
 def default_unit(path: Path) -> Unit:
@@ -50,10 +56,19 @@ def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *
 
 def telling_names(paths: Sequence[Path]) -> list[str]:
     """A short name for each file that tells it from the others: exp/a/text and exp/b/text are 'a' and 'b'."""
-    if len({path.name for path in paths}) == len(paths):
-        return [path.name for path in paths]
+    names = [_own_name(path) for path in paths]
+    if len(set(names)) == len(names):
+        return names
     parts = [list(path.resolve().parts) for path in paths]
     for end in (0, -1):
         while all(parts) and len({names[end] for names in parts}) == 1:
             parts = [names[1:] if end == 0 else names[:-1] for names in parts]
     return ["/".join(names) or path.name for names, path in zip(parts, paths, strict=True)]
+
+
+def _own_name(path: Path) -> str:
+    """Of a decode's `text`, whose name tells nothing, the folder: 'decode_test', or 'decode_test/1best_recog'."""
+    if path.name not in DECODED:
+        return path.name
+    folders = Path(os.path.abspath(path)).parts[1:-1]
+    return "/".join(folders[-2:] if folders[-1:] and _RANK.fullmatch(folders[-1]) else folders[-1:]) or path.name

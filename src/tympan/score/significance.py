@@ -33,6 +33,10 @@ class Comparison:
     interval: Interval
     """Bootstrap interval of the difference."""
 
+    def __str__(self) -> str:
+        interval = f"{self.interval.low:+.2f} to {self.interval.high:+.2f}"
+        return f"{self.difference:+.2f} points ({interval}), p = {self.p_value:.4f}"
+
 
 def bootstrap_interval(result: ScoreResult, *, level: float = 0.95, resamples: int = 1000, seed: int = 0) -> Interval:
     """Percentile bootstrap over utterances (Bisani and Ney, 2004)."""

@@ -13,6 +13,8 @@ from tympan.errors import UserError
 from tympan.score.alternatives import Token, parse_choices
 
 Unit = Literal["char", "word", "token", "mixed"]
+RATE_NAMES: dict[Unit, str] = {"char": "CER", "word": "WER", "token": "TER", "mixed": "MER"}
+"""What the error rate of a unit is called (tokens and mixed units have no settled name)."""
 
 SPACE = "<space>"
 COMMENT = ";;"
