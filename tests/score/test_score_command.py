@@ -106,3 +106,27 @@ def test_the_comparison_is_written(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (compared["name"], compared["error_rate"], compared["difference"]) == ("b", 0.0, -50.0)
     assert compared["p_value"] == pytest.approx(1e-4, abs=1e-5)
     assert compared["interval"] == {"low": -50.0, "high": -50.0, "level": 0.95}
+
+
+def test_a_text_is_the_same_in_the_trn_files(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["s-1 ;; x", "s-2 a / b }", "s-3 me@home (no) @x", "s-4", "s-5 ;", "s-6 x"]
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    (tmp_path / "hyp").write_text("\n".join([*lines[:-1], "s-6 y"]) + "\n")
+    out = tmp_path / "out"
+    assert cli(["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(out)]) == 0
+    assert caplog.text == ""
+    assert cli(["score", str(out / "ref.trn"), str(out / "hyp.trn")]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("1 errors in 11;") == 2
+
+
+def test_what_a_trn_file_cannot_hold_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "text").write_text("s-1 a { b\ns-2 x\ns-3 c @ d\n")
+    (tmp_path / "hyp").write_text("s-1 a b\ns-2 {x}\ns-3 c d\n")
+    command = ["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "out")]
+    assert cli(command) == 0
+    assert "ref.trn: 2 utterances are not read as they are here" in caplog.text
+    assert "'@' for nothing: s-1, s-3." in caplog.text
+    assert "hyp.trn: 1 utterances are not read as they are here" in caplog.text

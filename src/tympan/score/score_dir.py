@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from tympan.score import sclite
-from tympan.score.result import ScoredUtterance, ScoreResult
+from tympan.score.result import ScoredUtterance, ScoreResult, shorten
 from tympan.score.results_page import results_page
 from tympan.score.significance import Comparison, bootstrap_interval
-from tympan.score.transcripts import Unit
+from tympan.score.transcripts import Unit, is_trn_readable, trn_line
+
+logger = logging.getLogger(__name__)
 
 
 def contents(
@@ -25,8 +28,8 @@ def contents(
     confusions = first.substitutions().most_common()
     rows = [(name, result.total, bootstrap_interval(result)) for name, result in zip(names, results, strict=True)]
     return {
-        "ref.trn": _trn((u, [s.ref for s in u.steps if s.ref is not None]) for u in first.utterances),
-        "hyp.trn": _trn((u, [s.hyp for s in u.steps if s.hyp is not None]) for u in first.utterances),
+        "ref.trn": _trn("ref", first.utterances),
+        "hyp.trn": _trn("hyp", first.utterances),
         "result.txt": sclite.render(first),
         "confusions.txt": "".join(f"{times}\t{ref}\t{hyp}\n" for (ref, hyp), times in confusions),
         "RESULTS.md": results_page(rows, unit=unit, comparison=comparison),
@@ -52,8 +55,19 @@ def _numbers(
     return numbers
 
 
-def _trn(side: Iterable[tuple[ScoredUtterance, list[str]]]) -> str:
-    return "".join(f"{' '.join(tokens)}\t({_trn_id(utterance)})\n" for utterance, tokens in side)
+def _trn(side: str, utterances: Sequence[ScoredUtterance]) -> str:
+    lines = [
+        (_trn_id(utterance), [token for step in utterance.steps if (token := getattr(step, side)) is not None])
+        for utterance in utterances
+    ]
+    unlike = [utterance for utterance, tokens in lines if not is_trn_readable(utterance, tokens)]
+    if unlike:
+        logger.warning(
+            "%s.trn: %d utterances are not read as they are here, since sclite's format takes '{' for the beginning "
+            "of a choice and '@' for nothing: %s. Scores of this file, here or by sclite, will differ for them",
+            *(side, len(unlike), shorten(unlike)),
+        )
+    return "".join(f"{trn_line(utterance, tokens)}\n" for utterance, tokens in lines)
 
 
 def _trn_id(utterance: ScoredUtterance) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,6 +77,18 @@ def read_transcripts(
     if not transcripts:
         raise UserError(f"{path}: there is no utterance in this file")
     return transcripts
+
+
+def trn_line(utterance: str, tokens: Sequence[str]) -> str:
+    """One line of a .trn file. A blank keeps a text that begins with `;;` from being a comment."""
+    text = " ".join(tokens)
+    return f"{' ' if text.startswith(COMMENT) else ''}{text}\t({utterance})"
+
+
+def is_trn_readable(utterance: str, tokens: Sequence[str]) -> bool:
+    """Whether the line is read as what was written: the format has no way to write `{`, or `@` alone, as words."""
+    entry = _split_trn(trn_line(utterance, tokens))
+    return entry is not None and entry[0] == utterance and parse_choices(entry[1], str.split) == tuple(tokens)
 
 
 def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> list[str]:
