@@ -162,6 +162,20 @@ def test_browser_shows_two_decodes(data_dir: Path) -> None:
     assert "better against hyp" in dom
 
 
+def test_a_page_of_one_utterance_claims_no_interval(data_dir: Path) -> None:
+    page = data_dir / "report.html"
+    for name in ("text", "hyp"):
+        (data_dir / name).write_text((data_dir / name).read_text(encoding="utf-8").splitlines()[0], encoding="utf-8")
+    files = [str(data_dir / "text"), str(data_dir / "hyp"), "--output", str(page)]
+    for options, told in (([], "WER 50.0 %"), (["--compare", str(data_dir / "text")], "-50.00 points, p = 1.000")):
+        assert main([*files, *options]) == 0
+        dom = browse(page, "--dump-dom")
+        assert 'class="utt"' in dom
+        shown = " ".join(re.sub("<script.*?</script>|<[^>]*>", " ", dom, flags=re.S).split())
+        assert told in shown
+        assert "% sure:" not in shown
+
+
 def test_two_files_of_one_name_are_told_apart(data_dir: Path) -> None:
     for name in ("small", "large"):
         (data_dir / "exp" / name / "decode").mkdir(parents=True)

@@ -130,3 +130,16 @@ def test_what_a_trn_file_cannot_hold_is_told(tmp_path: Path, caplog: pytest.LogC
     assert "ref.trn: 2 utterances are not read as they are here" in caplog.text
     assert "'@' for nothing: s-1, s-3." in caplog.text
     assert "hyp.trn: 1 utterances are not read as they are here" in caplog.text
+
+
+def test_one_utterance_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ref").write_text("s-1 a b\n")
+    (tmp_path / "hyp").write_text("s-1 a x\n")
+    files = [str(tmp_path / "ref"), str(tmp_path / "hyp"), "--compare", str(tmp_path / "ref")]
+    assert cli(["score", *files, "--output_dir", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out
+    assert "word error rate 50.00 %: 1 errors in 2" in printed
+    assert "0.00 %, -50.00 points, p = 1.0000" in printed
+    assert "|50.0|100.0||\n" in (tmp_path / "out" / "RESULTS.md").read_text()
+    saved = json.loads((tmp_path / "out" / "score.json").read_text())
+    assert (saved["interval"], saved["compare"]["interval"]) == (None, None)

@@ -79,9 +79,11 @@ def _sentence(result: ScoreResult, unit: str) -> str:
     from tympan.score.significance import bootstrap_interval
 
     total, interval = result.total, bootstrap_interval(result)
+    spread = ""
+    if interval is not None:
+        spread = f" ({interval.low:.2f} to {interval.high:.2f} with {100 * interval.level:.0f} % confidence)"
     return (
-        f"{unit} error rate {total.error_rate:.2f} % "
-        f"({interval.low:.2f} to {interval.high:.2f} with {100 * interval.level:.0f} % confidence): "
+        f"{unit} error rate {total.error_rate:.2f} %{spread}: "
         f"{total.errors} errors in {total.words}; {total.wrong_sentences} of {total.sentences} sentences wrong"
     )
 

@@ -13,7 +13,7 @@ COLUMNS = "|dataset|Snt|Wrd|Corr|Sub|Del|Ins|Err|S.Err|95 % interval|"
 
 
 def results_page(
-    rows: Sequence[tuple[str, Counts, Interval]], *, unit: Unit, comparison: Comparison | None = None
+    rows: Sequence[tuple[str, Counts, Interval | None]], *, unit: Unit, comparison: Comparison | None = None
 ) -> str:
     """A Markdown table in ESPnet2's columns, with the confidence interval of Err beside it.
 
@@ -24,7 +24,7 @@ def results_page(
         parts = (counts.correct, counts.substitutions, counts.deletions, counts.insertions, counts.errors)
         rates = "|".join(tenths(percent(part, counts.words)) for part in parts)
         wrong = percent(counts.wrong_sentences, counts.sentences)
-        spread = f"{interval.low:.1f} – {interval.high:.1f}"
+        spread = f"{interval.low:.1f} – {interval.high:.1f}" if interval else ""
         lines.append(f"|{name}|{counts.sentences}|{counts.words}|{rates}|{tenths(wrong)}|{spread}|")
     if comparison is not None:
         lines += ["", f"{rows[1][0]} against {rows[0][0]}: {comparison}."]

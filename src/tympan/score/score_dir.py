@@ -40,14 +40,14 @@ def contents(
 def _numbers(
     results: Sequence[ScoreResult], names: Sequence[str], unit: Unit, comparison: Comparison | None
 ) -> dict[str, Any]:
-    total = results[0].total
+    total, interval = results[0].total, bootstrap_interval(results[0])
     numbers = asdict(total) | {
         "name": names[0],
         "unit": unit,
         "words": total.words,
         "errors": total.errors,
         "error_rate": total.error_rate,
-        "interval": asdict(bootstrap_interval(results[0])),
+        "interval": asdict(interval) if interval else None,
         "missing": list(results[0].missing),
     }
     if comparison is not None:
