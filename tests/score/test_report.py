@@ -141,12 +141,12 @@ def browse(page: Path, *flags: str) -> str:
     return done.stdout
 
 
-def probed(page: Path, script: str) -> object:
+def probed(page: Path, script: str, *flags: str) -> object:
     """What a script in the page puts into `seen`."""
     ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
     page.write_text(text, encoding="utf-8")
-    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom"))
+    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom", *flags))
     assert found
     return json.loads(html.unescape(found[1]))
 
@@ -252,6 +252,22 @@ def test_the_filter_finds_texts_of_characters(tmp_path: Path) -> None:
     heard = [Transcript("s-1", "s", tuple("今天汽")), Transcript("s-2", "s", ("h", "o", "<space>", "y", "o"))]
     write_report(page, [score(said, heard, name="hyp")], unit="char", title="characters")
     assert found_by(page, "天气", "今天汽", "hi yo", "ho yo", "<space>") == ["s-1", "s-1", "s-2", "s-2", "s-2"]
+
+
+@pytest.mark.parametrize("results", [1, 2])
+@pytest.mark.parametrize("width", [1300, 1000, 700])
+def test_long_names_cut_nothing_off(tmp_path: Path, results: int, width: int) -> None:
+    page = tmp_path / "report.html"
+    speakers = [f"a_speaker_with_quite_a_long_name_of_the_year_{year}_{'x' * 20}" for year in range(2000, 2003)]
+    said, heard = ([Transcript(f"{s}-1", s, (word,)) for s in speakers] for word in ("incomprehensibilities", "word"))
+    names = ["conformer_large_with_a_long_name", "transformer_small_with_a_long_name"]
+    scored = [score(said, heard, name=name) for name in names[:results]]
+    write_report(page, scored, unit="word", title="long")
+    script = """for (const name of ["confusions", "speakers", "lengths"]) {
+      const box = $(name).parentElement; seen.push([name, box.scrollWidth <= box.clientWidth]); }
+      seen.push(["page", document.documentElement.scrollWidth <= innerWidth]);"""
+    found = probed(page, script, f"--window-size={width},900")
+    assert found == [[name, True] for name in ("confusions", "speakers", "lengths", "page")]
 
 
 def test_browser_opens_seven_thousand_utterances(tmp_path: Path) -> None:
