@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tympan.bin.main import run
+from tympan.bin.main import cli, run
 from tympan.runtime.atomic import atomic_write
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT])
 def test_a_full_disk_is_no_traceback(code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(_argv: Sequence[str] | None) -> int:
         raise OSError(code, os.strerror(code), "/data/x.ark")
@@ -30,6 +30,26 @@ def test_a_folder_where_a_file_belongs(tmp_path: Path, capsys: pytest.CaptureFix
 
     assert run(fail) == 2
     assert capsys.readouterr().err == f"tympan: error: {tmp_path}: Is a directory\n"
+
+
+def test_a_place_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("a x\n")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    places = [tmp_path / "text" / "below", tmp_path / "loop" / "below", tmp_path / ("x" * 300)]
+    places += [Path("/proc/nowhere")] if Path("/proc").exists() else []
+    for place in places:
+        for command in (["score", "--output_dir", str(place)], ["report", "--output", str(place / "report.html")]):
+            assert cli([*command, str(tmp_path / "text"), str(tmp_path / "text")]) == 2
+            message = capsys.readouterr().err
+            assert message.startswith("tympan: error: ")
+            assert message.count("\n") == 1
+
+
+def test_a_missing_file_of_symbols(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("a x\n")
+    text = str(tmp_path / "text")
+    assert cli(["score", text, text, "--non_linguistic_symbols", "nofile"]) == 2
+    assert capsys.readouterr().err == "tympan: error: nofile: there is no such file\n"
 
 
 def test_other_system_errors_are_ours() -> None:

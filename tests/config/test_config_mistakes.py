@@ -31,7 +31,7 @@ def mistakes(*argv: str) -> str:
         (["stray"], "'stray' was not expected here. Options begin with '--'"),
         (["--number", "x"], "--number: wants int, found 'x' (text)"),
         (["--number"], "--number: a value must follow"),
-        (["--mode", "fats"], "--mode: wants fast | slow, found 'fats' (text)"),
+        (["--mode", "fats"], "--mode: wants fast | slow, found 'fats' (text). Did you mean 'fast'?"),
         (["--mode", "warp"], "--mode: ESPnet2 has 'warp', Tympan does not have it yet; use 'fast'"),
         (["--later", "8"], "--later: ESPnet2 has this option, Tympan does not have it yet; use --number"),
         (["--pair", "a"], "--pair: wants text,text, found 'a' (text)"),

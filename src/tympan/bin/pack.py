@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ class Options:
     ngram_file: Path | None = option(None, help="n-gram")
     bpemodel: Path | None = option(None, help="instead of the config's")
     decode_config: Path | None = option(
-        None, help="YAML with decode settings (beam_size, ctc_weight, ...) to bring along"
+        None, help="YAML with decode settings (beam_size, ctc_weight, ...) to bring along (default: those of --model)"
     )
     push_to: str | None = option(
         None, help="OWNER/NAME on the model hub to publish the folder as, packed now or before (needs tympan[hub])"
@@ -62,7 +63,7 @@ def _pack(options: Options) -> None:
         allow_import=options.allow_import,
     )
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    print(f"{folder}: {size / 1e6:.1f} MB. Try: tympan transcribe {folder} AUDIO")
+    print(f"{folder}: {size / 1e6:.1f} MB. Try: tympan transcribe {shlex.quote(str(folder))} AUDIO")
 
 
 def _files(options: Options) -> Any:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from tympan.config import argument, option, parse_args
+from tympan.config.mistakes import Mistakes
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,15 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan report", description=__doc__)
+    _check(options)
 
-    from tympan.score.inputs import default_unit, score_files, telling_names
+    from tympan.score.inputs import default_unit, refuse_overwriting, score_files, telling_names
     from tympan.score.media import collect_media
     from tympan.score.report import write_report
 
+    refuse_overwriting(
+        [options.output], (options.ref, options.hyp, options.compare, options.utt2spk), option="--output"
+    )
     unit = options.unit or default_unit(options.ref)
     hypotheses = [hyp for hyp in (options.hyp, options.compare) if hyp is not None]
     results = [
@@ -67,6 +72,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_report(options.output, results, unit=unit, title=title, media=media)
     print(f"{options.output}: {results[0].total.error_rate:.2f} % over {len(results[0].utterances)} utterances")
     return 0
+
+
+def _check(options: Options) -> None:
+    mistakes = Mistakes()
+    for name, least in (("nj", 1), ("spectrograms", 0)):
+        if getattr(options, name) < least:
+            mistakes.add(f"--{name}", f"must be at least {least}, found {getattr(options, name)}")
+    if options.embed_audio and options.data_dir is None:
+        mistakes.add("--embed_audio", "needs the sound: name its data directory with --data_dir")
+    mistakes.check()
 
 
 if __name__ == "__main__":

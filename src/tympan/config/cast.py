@@ -11,6 +11,7 @@ from typing import Any, Literal, Union
 
 from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
+from tympan.config.mistakes import did_you_mean, nearest
 from tympan.config.yaml_text import WrittenFloat, parse_yaml
 from tympan.errors import UserError
 
@@ -172,4 +173,12 @@ def _refusal(value: Any, wanted: Any) -> CastError:
     kinds = {str: "text", int: "a whole number", bool: "true or false", dict: "a mapping", list: "a list"}
     kind = "a number" if isinstance(value, float) else kinds.get(type(value), "")
     note = "" if value is None or isinstance(value, bool) else f" ({kind})" if kind else ""
-    return CastError(f"wants {describe(wanted)}, found {shown}{note}")
+    words = [item for member in members_of(wanted) for item in _words(member)]
+    hint = f".{did_you_mean(value, words)}" if isinstance(value, str) and nearest(value, words) else ""
+    return CastError(f"wants {describe(wanted)}, found {shown}{note}{hint}")
+
+
+def _words(wanted: Any) -> list[str]:
+    """The words that a choice allows."""
+    is_choice = typing.get_origin(wanted) is Literal
+    return [item for item in typing.get_args(wanted) if isinstance(item, str)] if is_choice else []

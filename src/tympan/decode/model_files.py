@@ -12,6 +12,7 @@ import yaml
 
 from tympan.config.yaml_text import read_yaml
 from tympan.decode.hub import download
+from tympan.decode.settings import read_settings
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
 
@@ -25,7 +26,7 @@ WEIGHTS = (
     "valid.*.ave.pth",
     "valid.*.best.pth",
 )
-NGRAMS = "ngram.*"
+NGRAMS = ("ngram.*", "ngram")
 
 
 @dataclass(frozen=True)
@@ -91,9 +92,9 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
         asr_model_file=_first(folder, WEIGHTS),
         lm_train_config=lm / CONFIG if lm.is_dir() else None,
         lm_file=_first(lm, WEIGHTS) if lm.is_dir() else None,
-        ngram_file=next(iter(sorted(folder.glob(NGRAMS))), None),
+        ngram_file=_ngram(folder),
         root=folder,
-        settings=_read_mapping(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
+        settings=read_settings(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
     )
 
 
@@ -106,6 +107,11 @@ def _published(folder: Path) -> ModelFiles:
             raise UserError(f"{folder / 'meta.yaml'}: names no {name}: this is no packed recogniser")
     known = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
     return ModelFiles(root=folder, **{name: folder / named[name] for name in known if name in named})
+
+
+def _ngram(folder: Path) -> Path | None:
+    found = (path for name in NGRAMS for path in sorted(folder.glob(name)) if path.is_file())
+    return next(found, None)
 
 
 def _first(folder: Path, names: Sequence[str]) -> Path:

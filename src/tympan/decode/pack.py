@@ -17,7 +17,8 @@ from tympan.decode.settings import DecodeSettings
 from tympan.decode.speech_input import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
-from tympan.runtime.atomic import atomic_write
+from tympan.runtime.atomic import atomic_folder, atomic_write
+from tympan.text.ngram.binary import is_binary
 from tympan.text.vocabulary import read_token_list
 
 MODEL_KEYS = (
@@ -53,11 +54,27 @@ MODEL_KEYS = (
 def pack_model(
     files: ModelFiles, output: Path, *, settings: DecodeSettings | None = None, allow_import: bool = False
 ) -> Path:
-    """Write the folder and load it once, so that a packed model is known to work."""
+    """Write the folder and load it once, so that a packed model is known to work.
+
+    Without `settings`, those that the model's own folder brings are kept.
+    """
     files.check()
+    if settings is None and files.settings:
+        settings = DecodeSettings(**files.settings)
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output}: is not empty; choose another folder for the packed model")
-    output.mkdir(parents=True, exist_ok=True)
+    with atomic_folder(output) as folder:
+        _write(files, folder, settings)
+        try:
+            _try(folder, files, settings or DecodeSettings(), allow_import=allow_import)
+        except UserError as error:
+            # The folder that the message names is gone when it is read.
+            reason = str(error).replace(str(folder), str(output))
+            raise UserError(f"nothing was packed, the model can't be loaded: {reason}") from None
+    return output
+
+
+def _write(files: ModelFiles, output: Path, settings: DecodeSettings | None) -> None:
     _pack_recognizer(files, output)
     if files.lm_train_config is not None and files.lm_file is not None:
         values = _read(files.lm_train_config)
@@ -65,14 +82,25 @@ def pack_model(
         _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
         _write_weights(files.lm_file, output / "lm" / "model.safetensors")
     if files.ngram_file is not None:
-        suffix = (
-            "".join(files.ngram_file.suffixes[-2:]) if files.ngram_file.suffix == ".gz" else files.ngram_file.suffix
-        )
-        shutil.copyfile(files.ngram_file, output / f"ngram{suffix}")
+        shutil.copyfile(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
     if settings is not None:
         _write_yaml(output / SETTINGS, dataclasses.asdict(settings))
-    load_model(find_model(output), settings or DecodeSettings(), allow_import=allow_import)
-    return output
+
+
+def _try(output: Path, files: ModelFiles, settings: DecodeSettings, *, allow_import: bool) -> None:
+    """Load what was packed. A part that is not found there raises nothing: the model would only be worse."""
+    found = find_model(output)
+    load_model(found, settings, allow_import=allow_import)
+    parts = ("lm_file", "ngram_file")
+    lost = [part for part in parts if (getattr(files, part) is None) != (getattr(found, part) is None)]
+    assert not lost, f"{output}: {', '.join(lost)} is not found in the packed folder"
+
+
+def _ngram_suffix(path: Path) -> str:
+    """The file's own; a name without one gets what is in it (an n-gram is known by its contents, not by its name)."""
+    if path.suffix == ".gz":
+        return "".join(path.suffixes[-2:])
+    return path.suffix or (".bin" if is_binary(path) else ".arpa")
 
 
 def _pack_recognizer(files: ModelFiles, output: Path) -> None:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from tympan.errors import UserError
+from tympan.config.cast import CastError, cast
+from tympan.config.espnet1 import translate_espnet1
+from tympan.config.mistakes import Mistakes
+from tympan.config.option import options_of
+from tympan.config.parse import read_layer
+from tympan.config.resolve import Conflict, Rules, resolve
 
 Search = Literal["joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon"]
 
@@ -32,14 +41,34 @@ class DecodeSettings:
     normalize_length: bool = False
 
     def __post_init__(self) -> None:
-        mistakes = []
-        if self.beam_size < 1:
-            mistakes.append(f"beam_size must be at least 1, found {self.beam_size}")
-        if self.nbest < 1:
-            mistakes.append(f"nbest must be at least 1, found {self.nbest}")
-        if not 0.0 <= self.ctc_weight <= 1.0:
-            mistakes.append(
-                f"ctc_weight must lie between 0 (attention alone) and 1 (CTC alone), found {self.ctc_weight}"
-            )
-        if mistakes:
-            raise UserError("\n".join(mistakes))
+        """From Python anything may be passed: what does not fit is told here, and 1 for a weight becomes 1.0."""
+        mistakes = Mistakes()
+        for name, option in options_of(DecodeSettings).items():
+            try:
+                object.__setattr__(self, name, cast(getattr(self, name), option.type))
+            except CastError as error:
+                mistakes.add("", f"{name} {error}")
+        mistakes.check()
+        for conflict in _out_of_range(vars(self)):
+            mistakes.add("", f"{conflict.names[0]} {conflict.text}")
+        mistakes.check()
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The settings that a model's folder brings (decode.yaml), checked: a mistake is told with file and line."""
+    rules = Rules(translate=translate_espnet1, check=_out_of_range)
+    layer = read_layer(path, rules)
+    settings = dataclasses.asdict(resolve(DecodeSettings, [layer], rules=rules))
+    return {name: settings[name] for name in layer.values}
+
+
+def _out_of_range(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    for name, value in values.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            yield Conflict((name,), f"must be a finite number, found {value}")
+    for name in ("beam_size", "nbest"):
+        if values[name] < 1:
+            yield Conflict((name,), f"must be at least 1, found {values[name]}")
+    weight = values["ctc_weight"]
+    if math.isfinite(weight) and not 0.0 <= weight <= 1.0:
+        yield Conflict(("ctc_weight",), f"must lie between 0 (attention alone) and 1 (CTC alone), found {weight}")

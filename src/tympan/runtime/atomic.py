@@ -1,9 +1,10 @@
-"""Files that are either whole or not there: written beside their place, flushed, renamed."""
+"""Files and folders that are either whole or not there: written beside their place, flushed, renamed."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w", *, encoding: str
     """Open a temporary neighbour of `path`; rename it into place if the block succeeds, remove it if not."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    temporary = _neighbour(target)
     # Not mkstemp: its files are private, and what the user's umask allows can only be read by changing it.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
@@ -28,6 +29,31 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w", *, encoding: str
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary neighbour of `path` to fill: it becomes `path`, a new or an empty folder, if the block succeeds."""
+    target = Path(path).resolve()
+    temporary = _neighbour(target)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        if target.exists():
+            # It stays and is filled: a shell may stand in it, or a disk be mounted there.
+            for item in sorted(temporary.iterdir()):
+                shutil.move(item, target / item.name)
+            temporary.rmdir()
+        else:
+            temporary.rename(target)
+        _sync_directory(target.parent)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+
+
+def _neighbour(target: Path) -> Path:
+    return target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
 
 
 def _sync_directory(directory: Path) -> None:

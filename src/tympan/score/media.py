@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 import soundfile
 
-from tympan.data.audio import Audio, locate, read_audio
+from tympan.data.audio import Audio, AudioError, audio_info, locate, read_audio, resample
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 PLAYABLE = {".wav", ".flac", ".mp3", ".ogg"}
 """What browsers play as it is; anything else is embedded."""
+MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 WINDOW_MS, SHIFT_MS = 25, 10
 PICTURE_HEIGHT, PICTURE_WIDTH = 128, 900
 DYNAMIC_RANGE_DB = 70.0
@@ -93,10 +94,12 @@ def _media(
     is_whole_file = recording.start_s == 0.0 and recording.end_s is None
     is_linkable = is_whole_file and Path(recording.source).suffix.lower() in PLAYABLE and not embed_audio
     has_picture = recording.utterance in pictured
+    link = _link(recording.source, base, report_dir) if is_linkable else None
     try:
-        link = _link(recording.source, base, report_dir) if is_linkable else None
         if link and not has_picture:
-            return recording.utterance, Media(audio=link)
+            # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
+            info = audio_info(recording.source, base=base)
+            return recording.utterance, Media(audio=link, duration_s=round(info.duration_s, 2))
         audio = read_audio(
             recording.source,
             channel=0,
@@ -105,19 +108,28 @@ def _media(
             base=base,
             allow_pipes=allow_pipes,
         )
+        audio = Audio(np.nan_to_num(audio.samples, nan=0.0, posinf=1.0, neginf=-1.0), audio.rate)
+        sound = link or _embedded(audio, recording.source)
     except UserError as error:
         return recording.utterance, str(error)
-    picture = spectrogram(audio) if has_picture else None
-    return recording.utterance, Media(link or _embedded(audio), picture, round(audio.duration_s, 2))
+    return recording.utterance, Media(sound, spectrogram(audio) if has_picture else None, round(audio.duration_s, 2))
 
 
 def _link(source: str, base: Path, report_dir: Path) -> str:
     return quote(os.path.relpath(Path(str(locate(source, base))).resolve(), report_dir))
 
 
-def _embedded(audio: Audio) -> str:
+def _embedded(audio: Audio, source: str) -> str:
+    """As MP3, at the nearest rate above its own that MP3 has."""
+    if len(audio.samples) == 0:
+        raise AudioError(f"{source}: has no samples")
+    rate = min((rate for rate in MP3_RATES if rate >= audio.rate), default=MP3_RATES[-1])
+    samples = audio.samples.clip(-1.0, 1.0)
     buffer = io.BytesIO()
-    soundfile.write(buffer, audio.samples, audio.rate, format="MP3")
+    try:
+        soundfile.write(buffer, resample(samples, audio.rate, rate), rate, format="MP3")
+    except soundfile.LibsndfileError as error:
+        raise AudioError(f"{source}: can't be written as MP3 ({error.error_string})") from None
     return _data_uri(buffer, "audio/mpeg")
 
 

@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +86,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
         page["comparison"] = {
             "difference": difference.difference,
             "p": difference.p_value,
-            "low": difference.interval.low,
-            "high": difference.interval.high,
+            "interval": asdict(difference.interval) if difference.interval else None,
         }
     return page
 
@@ -97,9 +96,7 @@ def _system(result: ScoreResult) -> dict[str, Any]:
     return {
         "name": result.name,
         "rate": total.error_rate,
-        "low": interval.low,
-        "high": interval.high,
-        "level": interval.level,
+        "interval": asdict(interval) if interval else None,
         "words": total.words,
         "sub": total.substitutions,
         "del": total.deletions,

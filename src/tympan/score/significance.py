@@ -30,15 +30,20 @@ class Comparison:
     """Error rate of the second minus that of the first, in percent points."""
     p_value: float
     """Two-sided: how often chance alone would make a difference this large."""
-    interval: Interval
-    """Bootstrap interval of the difference."""
+    interval: Interval | None
+    """Bootstrap interval of the difference; None for a single utterance."""
+
+    def __str__(self) -> str:
+        spread = f" ({self.interval.low:+.2f} to {self.interval.high:+.2f})" if self.interval else ""
+        return f"{self.difference:+.2f} points{spread}, p = {self.p_value:.4f}"
 
 
-def bootstrap_interval(result: ScoreResult, *, level: float = 0.95, resamples: int = 1000, seed: int = 0) -> Interval:
-    """Percentile bootstrap over utterances (Bisani and Ney, 2004)."""
+def bootstrap_interval(
+    result: ScoreResult, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
+) -> Interval | None:
+    """Percentile bootstrap over utterances (Bisani and Ney, 2004); None for one, which tells nothing of the spread."""
     errors, words = _per_utterance(result)
-    rates = _resampled_rates(errors, words, resamples=resamples, seed=seed)
-    return _interval(rates, level)
+    return _interval(errors, words, level=level, resamples=resamples, seed=seed)
 
 
 def compare(
@@ -58,9 +63,9 @@ def compare(
     for start in range(0, resamples, ROWS_AT_ONCE):
         signs = rng.integers(0, 2, size=(min(ROWS_AT_ONCE, resamples - start), len(gaps))) * 2 - 1
         extreme += int((np.abs(signs @ gaps) >= observed - 1e-9).sum())
-    rates = _resampled_rates(gaps, words, resamples=resamples, seed=seed)
+    interval = _interval(gaps, words, level=level, resamples=resamples, seed=seed)
     difference = 100.0 * gaps.sum() / max(words.sum(), 1)
-    return Comparison(float(difference), (extreme + 1) / (resamples + 1), _interval(rates, level))
+    return Comparison(float(difference), (extreme + 1) / (resamples + 1), interval)
 
 
 def _per_utterance(result: ScoreResult) -> tuple[np.ndarray, np.ndarray]:
@@ -69,15 +74,13 @@ def _per_utterance(result: ScoreResult) -> tuple[np.ndarray, np.ndarray]:
     return errors, words
 
 
-def _resampled_rates(errors: np.ndarray, words: np.ndarray, *, resamples: int, seed: int) -> np.ndarray:
+def _interval(errors: np.ndarray, words: np.ndarray, *, level: float, resamples: int, seed: int) -> Interval | None:
+    if len(errors) < 2:
+        return None
     rng = np.random.default_rng(seed)
     rates = []
     for start in range(0, resamples, ROWS_AT_ONCE):
         rows = rng.integers(0, len(errors), size=(min(ROWS_AT_ONCE, resamples - start), len(errors)))
         rates.append(100.0 * errors[rows].sum(1) / np.maximum(words[rows].sum(1), 1))
-    return np.concatenate(rates)
-
-
-def _interval(rates: np.ndarray, level: float) -> Interval:
-    low, high = np.quantile(rates, [(1 - level) / 2, (1 + level) / 2])
+    low, high = np.quantile(np.concatenate(rates), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), level)

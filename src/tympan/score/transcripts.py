@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,8 @@ from tympan.errors import UserError
 from tympan.score.alternatives import Token, parse_choices
 
 Unit = Literal["char", "word", "token", "mixed"]
+RATE_NAMES: dict[Unit, str] = {"char": "CER", "word": "WER", "token": "TER", "mixed": "MER"}
+"""What the error rate of a unit is called (tokens and mixed units have no settled name)."""
 
 SPACE = "<space>"
 COMMENT = ";;"
@@ -50,7 +52,7 @@ def read_transcripts(
     transcripts: list[Transcript] = []
     seen: dict[str, int] = {}
     faults: list[str] = []
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         if not line.strip() or (is_trn and line.startswith(COMMENT)):
             continue
         entry = _split_trn(line) if is_trn else _split_kaldi(line)
@@ -77,6 +79,18 @@ def read_transcripts(
     return transcripts
 
 
+def trn_line(utterance: str, tokens: Sequence[str]) -> str:
+    """One line of a .trn file. A blank keeps a text that begins with `;;` from being a comment."""
+    text = " ".join(tokens)
+    return f"{' ' if text.startswith(COMMENT) else ''}{text}\t({utterance})"
+
+
+def is_trn_readable(utterance: str, tokens: Sequence[str]) -> bool:
+    """Whether the line is read as what was written: the format has no way to write `{`, or `@` alone, as words."""
+    entry = _split_trn(trn_line(utterance, tokens))
+    return entry is not None and entry[0] == utterance and parse_choices(entry[1], str.split) == tuple(tokens)
+
+
 def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> list[str]:
     """Cut a text into the units that are counted. A symbol such as <noise> is one unit everywhere."""
     if unit == "char":
@@ -95,7 +109,7 @@ def _kept_units(text: str, *, unit: Unit | None, keep_space: bool, removed: Coll
 def read_utt2spk(path: Path) -> dict[str, str]:
     """The speaker of each utterance."""
     speakers = {}
-    for number, line in enumerate(_read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path), start=1):
         columns = line.split()
         if columns and len(columns) != 2:
             raise UserError(f"{path}:{number}: {len(columns)} columns, expected 'utterance speaker'")
@@ -136,7 +150,8 @@ def _speaker_of(utterance: str, utt2spk: dict[str, str] | None, *, separators: s
     return "all"
 
 
-def _read_lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a UTF-8 file."""
     try:
         # str.splitlines would also cut at U+2028, U+0085 and the like, which a transcript may hold.
         return path.read_text(encoding="utf-8-sig").split("\n")

@@ -1,0 +1,76 @@
+"""What `tympan score --output_dir` leaves: sclite's inputs and page, confusions, RESULTS.md, and the numbers."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tympan.score import sclite
+from tympan.score.result import ScoredUtterance, ScoreResult, shorten
+from tympan.score.results_page import results_page
+from tympan.score.significance import Comparison, bootstrap_interval
+from tympan.score.transcripts import Unit, is_trn_readable, trn_line
+
+logger = logging.getLogger(__name__)
+
+
+def contents(
+    results: Sequence[ScoreResult], *, names: Sequence[str], unit: Unit, comparison: Comparison | None = None
+) -> dict[str, str]:
+    """The files and what is in them: of the first result, with its comparison to a second one.
+
+    `names` are those of RESULTS.md and score.json; sclite's page has the name of the file, as sclite's own.
+    """
+    first = results[0]
+    confusions = first.substitutions().most_common()
+    rows = [(name, result.total, bootstrap_interval(result)) for name, result in zip(names, results, strict=True)]
+    return {
+        "ref.trn": _trn("ref", first.utterances),
+        "hyp.trn": _trn("hyp", first.utterances),
+        "result.txt": sclite.render(first),
+        "confusions.txt": "".join(f"{times}\t{ref}\t{hyp}\n" for (ref, hyp), times in confusions),
+        "RESULTS.md": results_page(rows, unit=unit, comparison=comparison),
+        "score.json": json.dumps(_numbers(results, names, unit, comparison), ensure_ascii=False, indent=1) + "\n",
+    }
+
+
+def _numbers(
+    results: Sequence[ScoreResult], names: Sequence[str], unit: Unit, comparison: Comparison | None
+) -> dict[str, Any]:
+    total, interval = results[0].total, bootstrap_interval(results[0])
+    numbers = asdict(total) | {
+        "name": names[0],
+        "unit": unit,
+        "words": total.words,
+        "errors": total.errors,
+        "error_rate": total.error_rate,
+        "interval": asdict(interval) if interval else None,
+        "missing": list(results[0].missing),
+    }
+    if comparison is not None:
+        numbers["compare"] = {"name": names[1], "error_rate": results[1].total.error_rate, **asdict(comparison)}
+    return numbers
+
+
+def _trn(side: str, utterances: Sequence[ScoredUtterance]) -> str:
+    lines = [
+        (_trn_id(utterance), [token for step in utterance.steps if (token := getattr(step, side)) is not None])
+        for utterance in utterances
+    ]
+    unlike = [utterance for utterance, tokens in lines if not is_trn_readable(utterance, tokens)]
+    if unlike:
+        logger.warning(
+            "%s.trn: %d utterances are not read as they are here, since sclite's format takes '{' for the beginning "
+            "of a choice and '@' for nothing: %s. Scores of this file, here or by sclite, will differ for them",
+            *(side, len(unlike), shorten(unlike)),
+        )
+    return "".join(f"{trn_line(utterance, tokens)}\n" for utterance, tokens in lines)
+
+
+def _trn_id(utterance: ScoredUtterance) -> str:
+    """sclite reads the speaker from before the first '-'."""
+    prefix = f"{utterance.speaker}-"
+    return utterance.id if utterance.id.startswith(prefix) else prefix + utterance.id

@@ -1,0 +1,66 @@
+"""Decode settings, from Python and from a model's decode.yaml: what does not fit is told before the search."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tympan.decode.settings import DecodeSettings, read_settings
+from tympan.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"search": "beam"}, "search wants joint | ctc_greedy | ctc_prefix | rescore | lexicon, found 'beam'"),
+        ({"search": "ctc_gredy"}, "Did you mean 'ctc_greedy'?"),
+        ({"ngram_scorer": "ful"}, "ngram_scorer wants full | part, found 'ful' (text). Did you mean 'full'?"),
+        ({"beam_size": "x"}, "beam_size wants int, found 'x'"),
+        ({"beam_size": 2.5}, "beam_size wants int, found 2.5"),
+        ({"beam_size": 0, "nbest": -1}, "beam_size must be at least 1, found 0\n  nbest must be at least 1, found -1"),
+        ({"lm_weight": math.nan}, "lm_weight must be a finite number, found nan"),
+        ({"ctc_weight": math.inf}, "ctc_weight must be a finite number, found inf"),
+        ({"ctc_weight": 1.5}, "ctc_weight must lie between 0 (attention alone) and 1 (CTC alone), found 1.5"),
+        ({"penalty": None}, "penalty wants float, found null"),
+    ],
+)
+def test_what_does_not_fit_is_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as caught:
+        DecodeSettings(**given)
+    assert message in str(caught.value)
+
+
+def test_numbers_of_any_kind_are_taken() -> None:
+    settings = DecodeSettings(beam_size=np.int64(5), ctc_weight=1, lm_weight=np.float32(0.5))
+    assert settings == DecodeSettings(beam_size=5, ctc_weight=1.0, lm_weight=0.5)
+    assert [type(value) for value in (settings.beam_size, settings.ctc_weight, settings.lm_weight)] == [
+        *(int, float, float)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("search: beam\n", "decode.yaml:1: search: wants joint"),
+        ("beam_size: x\n", "decode.yaml:1: beam_size: wants int, found 'x'"),
+        ("nbest: 2\nbeam_sise: 3\n", "decode.yaml:2: unknown option 'beam_sise'. Did you mean 'beam_size'?"),
+        ("nbest: 2\nbeam_size: 0\n", "decode.yaml:2: beam_size: must be at least 1, found 0"),
+        ("- 1\n", "decode.yaml: must be a mapping"),
+    ],
+)
+def test_mistakes_of_a_file_are_told_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "decode.yaml").write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_settings(tmp_path / "decode.yaml")
+    assert f"{tmp_path}/{message}" in str(caught.value)
+
+
+def test_a_file_gives_what_it_says_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "decode.yaml").write_text("lm_weight: 3e-1\nbeam_size: 4\n")
+    assert read_settings(tmp_path / "decode.yaml") == {"lm_weight": 0.3, "beam_size": 4}
+    (tmp_path / "decode.yaml").write_text("lm-weight: 0.3\nbeam-size: 4\n")  # ESPnet1's spelling
+    assert read_settings(tmp_path / "decode.yaml") == {"lm_weight": 0.3, "beam_size": 4}
