@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -37,9 +36,6 @@ class Searcher:
         ngram: FullScorer | PartialScorer | None = None,
         lexicon_search: LexiconSearch | None = None,
     ) -> None:
-        for name in ("lm_weight", "ngram_weight", "penalty", "maxlenratio", "minlenratio"):
-            if not math.isfinite(getattr(settings, name)):
-                raise UserError(f"{name} must be a finite number, found {getattr(settings, name)}")
         self.settings = settings
         self.lexicon_search = lexicon_search
         self.model = model
