@@ -17,7 +17,7 @@ from tympan.nn.attention import MultiHeadedAttention
 from tympan.nn.beam_state import PER_UTTERANCE, STATIC, BeamState
 from tympan.nn.masks import MASKED
 
-TIDY_EVERY = 16
+TIDY_EVERY = 5
 """Tokens between two removals of what no hypothesis descends from any more: then few entries are left per token."""
 
 
