@@ -118,6 +118,7 @@ def random_model(folder: Path) -> Any:
     from tympan.decode.speech_input import speech_input
     from tympan.models.build import build_asr_model
     from tympan.models.lm.build import build_lm
+    from tympan.nn.frozen import freeze
     from tympan.text.tokenizer import build_tokenizer
     from tympan.text.vocabulary import Vocabulary
 
@@ -128,6 +129,9 @@ def random_model(folder: Path) -> Any:
             (folder / f"{name}.yaml").write_text(yaml.safe_dump({**values, "token_list": tokens}, allow_unicode=True))
     config = load_training_config(AsrTrainConfig, folder / "asr.yaml")
     model = build_asr_model(config).eval()
+    lm = build_lm(load_training_config(LmTrainConfig, folder / "lm.yaml")).eval()
+    for part in (model, lm):
+        freeze(part)  # as load_model does
     return LoadedModel(
         model=model,
         vocabulary=Vocabulary(tokens),
@@ -135,7 +139,7 @@ def random_model(folder: Path) -> Any:
         input=speech_input(config, model, folder=folder),
         device=torch.device("cpu"),
         dtype=torch.float32,
-        lm=build_lm(load_training_config(LmTrainConfig, folder / "lm.yaml")).eval(),
+        lm=lm,
     )
 
 

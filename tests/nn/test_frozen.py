@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.models.tiny import tiny_batch, tiny_model
-from tympan.nn import feed_forward
+from tympan.nn import feed_forward, frozen
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import MultiHeadedAttention
 from tympan.nn.feed_forward import PositionwiseFeedForward
@@ -95,6 +95,20 @@ def test_a_frozen_model_encodes_and_decodes_as_before(encoder_conf: dict[str, ob
     for before, after in zip(*results, strict=True):
         torch.testing.assert_close(after, before, atol=2e-5, rtol=0)
     assert not any(type(module) is nn.Linear for module in model.decoder.decoders[0].feed_forward.modules())
+
+
+def test_a_torch_without_these_products_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*args: object) -> None:
+        raise RuntimeError("Could not run 'mkldnn::_reorder_linear_weight'")
+
+    monkeypatch.setattr(frozen, "FrozenLinear", missing)
+    frozen.can_freeze.cache_clear()
+    try:
+        layer = nn.Sequential(nn.Linear(4, 3))
+        assert not freeze(layer)
+        assert type(layer[0]) is nn.Linear
+    finally:
+        frozen.can_freeze.cache_clear()
 
 
 def test_other_number_formats_stay_as_they_are() -> None:

@@ -56,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, check in (
         ("features", _features),
         ("training step", _training_step),
+        ("decoding on a CPU", _frozen_products),
         ("device", lambda: _device(options)),
     ):
         try:
@@ -99,6 +100,12 @@ def _training_step() -> str:
     log_probs = layer(torch.randn(5, 1, 4)).log_softmax(-1)
     torch.nn.functional.ctc_loss(log_probs, torch.tensor([[1]]), torch.tensor([5]), torch.tensor([1])).backward()
     return "CTC forward and backward"
+
+
+def _frozen_products() -> str:
+    from tympan.nn.frozen import can_freeze
+
+    return "with oneDNN's products" if can_freeze() else "slower than it could be: this torch lacks oneDNN's products"
 
 
 def _device(options: Options) -> str:

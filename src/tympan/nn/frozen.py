@@ -8,6 +8,7 @@ the activation while the result is in the cache: ten rows of a hidden layer took
 
 from __future__ import annotations
 
+import functools
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -70,6 +71,23 @@ def freeze_together(*linears: nn.Linear) -> FrozenLinear:
     return FrozenLinear(torch.cat([one.weight for one in linears]), torch.cat([one.bias for one in linears]))
 
 
+@functools.cache
+def can_freeze() -> bool:
+    """Whether this torch has oneDNN with these products, which it keeps for its own compiler, and they are right.
+
+    `tympan check_install` tells it. Without them decoding on a CPU is slower and nothing else.
+    """
+    linear, conv = nn.Linear(8, 5), nn.Conv2d(2, 4, 3, 2)
+    rows, image = torch.ones(3, 8), torch.ones(1, 2, 9, 9)
+    with torch.no_grad():
+        try:
+            found = freeze_linear(linear, "relu")(rows), FrozenConv2d(conv, 9, 9)(image)
+        except (AttributeError, RuntimeError, TypeError):
+            return False
+        expected = linear(rows).relu(), conv(image).relu()
+    return all(torch.allclose(one, other, atol=1e-4) for one, other in zip(found, expected, strict=True))
+
+
 def freeze(model: nn.Module) -> bool:
     """Freeze all layers of a model that is only evaluated from now on, once or again; False if it can't be: then it is
     as fast as before.
@@ -79,7 +97,7 @@ def freeze(model: nn.Module) -> bool:
     tensors = [*model.parameters(), *model.buffers()]
     is_plain = all(tensor.is_cpu and tensor.dtype != torch.float64 for tensor in tensors)
     weights = {tensor.dtype for tensor in model.parameters()}
-    if not is_plain or weights != {torch.float32} or not torch.backends.mkldnn.is_available():
+    if not is_plain or weights != {torch.float32} or not can_freeze():
         return False
     for module in list(model.modules()):
         if isinstance(module, Freezable):
