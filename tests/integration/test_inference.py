@@ -24,6 +24,7 @@ import torch
 
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.bin.main import run
+from tympan.data.audio import resample
 from tympan.decode.formats import words_of
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.errors import UserError
@@ -104,6 +105,23 @@ def test_bad_utterances_are_told_and_the_rest_goes_on(
     assert list(read_table(out / "failed")) == names
     assert list(read_table(out / "text")) == list(BEST)
     assert "4 utterances were not decoded" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("data_type", ["segments", "multi_columns_sound"])
+def test_sound_of_any_kind_is_heard_at_the_models_rate(an4: Path, tmp_path: Path, data_type: str) -> None:
+    """Also a part of a recording with two channels at 48 kHz, of which the first speaks."""
+    samples, rate = soundfile.read(an4 / "wav" / "an253-fash-b.wav", dtype="float32")
+    fast = resample(samples, rate, 48000)
+    both = np.stack([fast, np.random.default_rng(0).normal(0, 0.1, len(fast))], axis=1)
+    soundfile.write(tmp_path / "both.wav", np.concatenate([np.zeros((48000, 2)), both]), 48000, subtype="FLOAT")
+    soundfile.write(tmp_path / "first.wav", both, 48000, subtype="FLOAT")
+    (tmp_path / "wav.scp").write_text("rec both.wav\n")
+    value = "rec 1.0 -1" if data_type == "segments" else "first.wav both.wav"
+    (tmp_path / data_type).write_text(f"utt {value}\n")
+    given = ["--data_path_and_name_and_type", f"{tmp_path / data_type},speech,{data_type}"]
+    out = tmp_path / "out"
+    assert asr_inference.main(["--output_dir", str(out), *given, *model_files(an4), *SEARCH]) == 0
+    assert read_table(out / "text") == {"utt": "GO"}
 
 
 def test_a_killed_decode_goes_on(an4: Path, tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
 def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
     """Rate, length and channels of a value of one of `AUDIO_TYPES`, from its header."""
     if data_type == "segments":
-        part = _segment(value, context)
+        part = find_segment(value, context)
         info = audio_info(part.source, allow_pipes=context.allow_pipes, base=context.base)
         last = info.frames if part.end_s is None else min(round(part.end_s * info.rate), info.frames)
         return replace(info, frames=max(last - round(part.start_s * info.rate), 0))
@@ -73,7 +73,7 @@ def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
 def value_sources(data_type: str, value: str, context: Context) -> list[str]:
     """The files (or commands) that a value is read from; none for a value that stands in the line itself."""
     if data_type == "segments":
-        return [_segment(value, context).source]
+        return [find_segment(value, context).source]
     if data_type == "multi_columns_sound":
         return value.split()
     return [value] if data_type in ("sound", "kaldi_ark", "npy") else []
@@ -84,8 +84,7 @@ def _sound(value: str, context: Context) -> np.ndarray:
 
 
 def _segments(value: str, context: Context) -> np.ndarray:
-    """A line of Kaldi's `segments`: part of a recording of the wav.scp beside it."""
-    part = _segment(value, context)
+    part = find_segment(value, context)
     audio = read_audio(
         part.source, start_s=part.start_s, end_s=part.end_s, allow_pipes=context.allow_pipes, base=context.base
     )
@@ -93,20 +92,23 @@ def _segments(value: str, context: Context) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
+    """A recording, from one second to another (None: its end)."""
+
     source: str
-    start_s: float
-    end_s: float | None
+    start_s: float = 0.0
+    end_s: float | None = None
 
 
-def _segment(value: str, context: Context) -> _Part:
+def find_segment(value: str, context: Context) -> Part:
+    """What a line of Kaldi's `segments` means: part of a recording of the wav.scp beside it."""
     segment = parse_segment(value, "segments")
     scp = context.base / "wav.scp"
     recordings = _recordings(scp, scp.stat().st_mtime_ns if scp.is_file() else 0)
     line = recordings.find(segment.recording)
     if line is None:
         raise UserError(f"recording '{segment.recording}' is not in {scp}")
-    return _Part(recordings.value(line), segment.start_s, segment.end_s)
+    return Part(recordings.value(line), segment.start_s, segment.end_s)
 
 
 @lru_cache(maxsize=8)

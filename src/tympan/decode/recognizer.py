@@ -138,10 +138,24 @@ class Recognizer:
         return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
     def read_source(
-        self, source: str | os.PathLike[str], *, base: Path | None = None, allow_pipes: bool = False
+        self,
+        source: str | os.PathLike[str],
+        *,
+        start_s: float = 0.0,
+        end_s: float | None = None,
+        base: Path | None = None,
+        allow_pipes: bool = False,
     ) -> np.ndarray:
-        """A file (a Path), or what a line of wav.scp names (a string), likewise."""
-        return read_audio(source, rate=self.rate, channel=0, base=base, allow_pipes=allow_pipes).samples
+        """A file (a Path), or what a line of wav.scp names (a string), or a part of it, likewise."""
+        return read_audio(
+            source,
+            rate=self.rate,
+            channel=0,
+            start_s=start_s,
+            end_s=end_s,
+            base=base,
+            allow_pipes=allow_pipes,
+        ).samples
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that makes no encoder frame."""

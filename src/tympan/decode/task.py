@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tympan.data.readers import Context, read_value
+from tympan.data.readers import AUDIO_TYPES, Context, Part, find_segment, read_value
 from tympan.decode.journal import Result
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.recognizer import BatchLimits, Recognizer
@@ -100,17 +100,31 @@ def _built(key: str) -> Recognizer:
 
 
 def _read(source: Source, recognizer: Recognizer, spec: DecodeSpec) -> np.ndarray | str:
-    """The speech, or what is wrong with it."""
+    """The speech, or what is wrong with it. Sound is heard at the model's rate, and of several channels the first."""
+    context = Context(source.base, None, spec.allow_pipes)
     try:
-        if source.data_type == "sound":
-            speech = recognizer.read_source(source.value, base=source.base, allow_pipes=spec.allow_pipes)
+        if source.data_type in AUDIO_TYPES:
+            part = _first_channel(source, context)
+            speech = recognizer.read_source(
+                part.source,
+                start_s=part.start_s,
+                end_s=part.end_s,
+                base=source.base,
+                allow_pipes=spec.allow_pipes,
+            )
         else:
-            context = Context(source.base, None, spec.allow_pipes)
             speech = np.asarray(read_value(source.data_type, source.value, context))
         recognizer.check_length(speech)
     except UserError as error:
         return str(error)
     return speech
+
+
+def _first_channel(source: Source, context: Context) -> Part:
+    """The recording that a value of one of `AUDIO_TYPES` begins with."""
+    if source.data_type == "segments":
+        return find_segment(source.value, context)
+    return Part(source.value if source.data_type == "sound" else source.value.split()[0])
 
 
 def _decode_together(recognizer: Recognizer, items: Sequence[tuple[Source, np.ndarray]]) -> list[Result]:
