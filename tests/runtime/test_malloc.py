@@ -8,17 +8,18 @@ import sys
 import pytest
 
 PROGRAM = """
-import resource, torch
+import resource, statistics, torch
 from tympan.runtime.malloc import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     tensors = [torch.ones(24 << 18) for _ in range(8)]
     del tensors
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-usual = max(faults() for _ in range(5))
+# Medians: the system may take a page back at any time and give it again.
+usual = statistics.median(faults() for _ in range(5))
 kept = keep_freed_memory()
 faults()
-print(kept, usual, max(faults() for _ in range(5)))
+print(kept, usual, statistics.median(faults() for _ in range(5)))
 """
 
 
