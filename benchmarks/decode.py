@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from tympan.config import option, parse_args
+from tympan.runtime.malloc import keep_freed_memory
 
 SETTINGS = Path(__file__).with_name("peer_settings.yaml")
 VOCABULARY = 4233
@@ -56,6 +57,7 @@ class Stopwatch:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="benchmarks/decode.py", description=__doc__)
+    keep_freed_memory()  # as asr_inference does
     import torch
 
     torch.set_num_threads(options.threads)

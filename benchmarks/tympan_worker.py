@@ -63,6 +63,7 @@ def train_step(directory: Path, steps: str = "5") -> dict:
 
 def decode(directory: Path, batch_size: str = "1", share: str = "0/1") -> dict:
     """Real-time factor of the batched joint search, and the hypotheses."""
+    keep_freed_memory()  # as asr_inference does
     settings = DecodeSettings(**yaml.safe_load((directory / "decode.yaml").read_text(encoding="utf-8")))
     files = ModelFiles(
         asr_train_config=directory / "asr.yaml",

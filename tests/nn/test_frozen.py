@@ -9,10 +9,15 @@ from torch import nn
 from tests.models.tiny import tiny_batch, tiny_model
 from tympan.nn import feed_forward, frozen
 from tympan.nn.activation import get_activation
-from tympan.nn.attention import MultiHeadedAttention
+from tympan.nn.attention import (
+    LegacyRelPositionMultiHeadedAttention,
+    MultiHeadedAttention,
+    RelPositionMultiHeadedAttention,
+    SelfAttentionContext,
+)
 from tympan.nn.feed_forward import PositionwiseFeedForward
 from tympan.nn.frozen import FrozenLinear, freeze, freeze_linear, freeze_together
-from tympan.nn.position import PositionalEncoding
+from tympan.nn.position import LegacyRelPositionalEncoding, PositionalEncoding, RelPositionalEncoding
 from tympan.nn.subsampling import CONV2D_SHAPES, Conv2dSubsampling
 
 
@@ -49,6 +54,32 @@ def test_attention_freezes_what_is_used_together() -> None:
     assert set(attention._frozen) == {"qkv", "q", "kv"}
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", [RelPositionMultiHeadedAttention, LegacyRelPositionMultiHeadedAttention])
+def test_relative_attention_projects_its_positions_for_the_longest_input(
+    kind: type[RelPositionMultiHeadedAttention],
+) -> None:
+    torch.manual_seed(0)
+    is_legacy = kind is LegacyRelPositionMultiHeadedAttention
+    position = (LegacyRelPositionalEncoding if is_legacy else RelPositionalEncoding)(16, 0.0, 12)
+    attention = kind(2, 16, 0.0).eval()
+    inputs = [torch.randn(1, length, 16) for length in (5, 9, 1, 7, 9, 14)]
+
+    def run() -> list[torch.Tensor]:
+        contexts = [(x, position(x)) for x in inputs]
+        return [
+            attention(x, SelfAttentionContext(torch.zeros(1), placed.table, torch.tensor([x.size(1)]), placed.max_len))
+            for x, placed in contexts
+        ]
+
+    with torch.no_grad():
+        expected = run()
+        assert freeze(attention)
+        for found, wanted in zip(run(), expected, strict=True):
+            torch.testing.assert_close(found, wanted)
+    kept = attention._projected_table
+    assert kept is None if is_legacy else kept is not None and kept.size(2) == 2 * 14 - 1
 
 
 @pytest.mark.parametrize("kind", CONV2D_SHAPES)

@@ -17,6 +17,7 @@ from tympan.decode.model_files import ModelFiles
 from tympan.decode.recognizer import BatchLimits, Recognizer
 from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
+from tympan.runtime.malloc import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +83,7 @@ _SPECS: dict[str, DecodeSpec] = {}
 
 @functools.lru_cache(maxsize=1)
 def _built(key: str) -> Recognizer:
+    keep_freed_memory()
     import torch
 
     from tympan.decode.load import load_model

@@ -32,7 +32,8 @@ class SelfAttentionContext:
     max_len: int = 0
     """Where the legacy table begins to count down, unless an input is longer."""
     spans: tuple[tuple[int, int], ...] | None = None
-    """First frame of each utterance and the one behind its last, where a batch of one holds several. Not for legacy."""
+    """First frame of each utterance and the one behind its last, where a batch of one holds several and nothing else.
+    Not for legacy."""
 
 
 class MultiHeadedAttention(nn.Module):
@@ -67,7 +68,7 @@ class MultiHeadedAttention(nn.Module):
             return self.attend_to_self(x, context.bias)
         q, k, v = self._project_all(x)
         q, k = self.q_norm(q), self.k_norm(k)
-        out = torch.zeros_like(v)
+        out = torch.empty_like(v)
         for start, end in context.spans:
             span = slice(start, end)
             out[:, :, span] = _fused(q[:, :, span], k[:, :, span], v[:, :, span], None, dropout_p=0.0)
@@ -147,6 +148,9 @@ class MultiHeadedAttention(nn.Module):
 class RelPositionMultiHeadedAttention(MultiHeadedAttention):
     """Scores depend on content and on the distance of query and key."""
 
+    IS_TABLE_CENTERED = True
+    """The table of a short input lies in the middle of a longer one's."""
+
     def __init__(self, heads: int, size: int, dropout_rate: float, *, zero_triu: bool = False) -> None:
         super().__init__(heads, size, dropout_rate)
         self.zero_triu = zero_triu
@@ -155,6 +159,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         self.pos_bias_v = nn.Parameter(torch.empty(heads, self.head_size))
         nn.init.xavier_uniform_(self.pos_bias_u)
         nn.init.xavier_uniform_(self.pos_bias_v)
+        self._projected_table: Tensor | None = None
 
     def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
         assert context.table is not None
@@ -188,17 +193,26 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         assert context.table is not None
         table = self._project_table(context.table)
         middle = table.size(2) // 2
-        content, place = q + self.pos_bias_u.flatten(), q + self.pos_bias_v.flatten()
-        out = v.new_zeros(v.shape)
+        content = q + self.pos_bias_u.flatten()
+        place = (q + self.pos_bias_v.flatten()).mul_(1.0 / math.sqrt(self.head_size))
+        out = torch.empty_like(v, memory_format=torch.contiguous_format)
         for start, end in context.spans:
             own = table[:, :, middle - (end - start) + 1 : middle + end - start]
-            bias = self._by_position(place[:, start:end], own, context).transpose(0, 1) / math.sqrt(self.head_size)
+            bias = self._by_position(place[:, start:end], own, context).transpose(0, 1)
             query, key, value = (self.split_heads(part[:, start:end]) for part in (content, k, v))
             out[:, start:end] = _fused(query, key, value, bias, dropout_p=0.0).transpose(1, 2).flatten(2)
         return self.linear_out(out)  # type: ignore[no-any-return]
 
     def _project_table(self, table: Tensor) -> Tensor:
-        """(heads, head size, positions)."""
+        """(heads, head size, positions). The longest one is kept as soon as the projection stays as it is."""
+        if self._frozen is None or not self.IS_TABLE_CENTERED:
+            return self._project_positions(table)
+        if self._projected_table is None or self._projected_table.size(2) < len(table):
+            self._projected_table = self._project_positions(table).contiguous()
+        first = (self._projected_table.size(2) - len(table)) // 2
+        return self._projected_table[:, :, first : first + len(table)]
+
+    def _project_positions(self, table: Tensor) -> Tensor:
         return self.linear_pos(table).unflatten(-1, (self.heads, self.head_size)).permute(1, 2, 0)  # type: ignore[no-any-return]
 
     def _by_position(self, queries: Tensor, table: Tensor, context: SelfAttentionContext) -> Tensor:
@@ -225,6 +239,8 @@ class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
     Its shift depends on the length of the input. Here that is the length of each utterance, not of the padded batch,
     so that padding changes nothing.
     """
+
+    IS_TABLE_CENTERED = False
 
     def __init__(self, heads: int, size: int, dropout_rate: float) -> None:
         super().__init__(heads, size, dropout_rate)

@@ -1,6 +1,6 @@
 """The Conformer's convolution module (Gulati et al. 2020, 2.2).
 
-Shapes: x (batch, time, channels); mask (batch, time).
+Shapes: x (batch, time, channels); mask as `apart` takes it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.nn.batch_norm import MaskedBatchNorm1d
 from tympan.nn.frozen import FrozenLinear
+from tympan.nn.masks import apart, together
 
 
 class ConvolutionModule(nn.Module):
@@ -36,7 +37,7 @@ class ConvolutionModule(nn.Module):
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         x = F.glu(pointwise(x, self.pointwise_conv1), dim=-1)
-        x = self.depthwise_conv(x * mask.unsqueeze(-1))
+        x = together(self.depthwise_conv(apart(x, mask)), mask, x.size(1))
         x = self.activation(self.norm(x, mask))
         return pointwise(x, self.pointwise_conv2)
 

@@ -1,6 +1,6 @@
 """Position-wise layers of a Transformer block: linear, or convolutions over time.
 
-Shapes: x (batch, time, size); mask (batch, time), True for frames that hold data.
+Shapes: x (batch, time, size); mask as `apart` takes it, True for frames that hold data.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tympan.nn.dropout import Dropout
 from tympan.nn.frozen import freeze_linear
 from tympan.nn.fused_feed_forward import can_fuse, fused_feed_forward
+from tympan.nn.masks import apart, together
 
 HIDDEN_NUMBERS = 1 << 20
 """Of the hidden layer at once, 4 MB: 512 rows of the usual 2,048 units."""
@@ -98,5 +99,5 @@ def build_positionwise(
 
 
 def _convolve(conv: nn.Conv1d, x: Tensor, mask: Tensor) -> Tensor:
-    out: Tensor = conv((x * mask.unsqueeze(-1)).transpose(1, 2)).transpose(1, 2)
-    return out
+    out: Tensor = conv(apart(x, mask).transpose(1, 2)).transpose(1, 2)
+    return together(out, mask, x.size(1))

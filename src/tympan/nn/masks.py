@@ -24,3 +24,23 @@ def key_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def causal_bias(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """(size, size): what to add so that a position sees itself and what came before."""
     return torch.full((size, size), MASKED, dtype=dtype, device=device).triu_(1)
+
+
+def apart(x: Tensor, mask: Tensor) -> Tensor:
+    """(batch, places, size): the frames x (batch, time, size) where `mask` (batch, places) is True, zero elsewhere.
+
+    There are as many places as frames, unless utterances lie behind one another in a batch of one: then the mask holds
+    empty places between them, for convolutions to see.
+    """
+    if mask.size(1) == x.size(1):
+        return x * mask.unsqueeze(-1)
+    return x.new_zeros(mask.size(1), x.size(2)).index_copy_(0, _places(mask), x[0]).unsqueeze(0)
+
+
+def together(x: Tensor, mask: Tensor, time: int) -> Tensor:
+    """(batch, time, size): of x (batch, places, size) what `apart` was given, after a convolution."""
+    return x if mask.size(1) == time else x[0].index_select(0, _places(mask)).unsqueeze(0)
+
+
+def _places(mask: Tensor) -> Tensor:
+    return mask[0].nonzero().squeeze(1)

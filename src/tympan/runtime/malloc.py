@@ -1,4 +1,4 @@
-"""Memory that is freed in one training step is used again in the next."""
+"""Memory that is freed in one step of training or one batch of decoding is used again in the next."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 Outside attention and convolution a block treats every frame alone. So the frames of all utterances lie behind one
 another in one long sequence, and its products are as large as those of a batch; attention looks at the spans of the
-utterances one by one, and as many empty frames lie between them as a convolution sees to either side.
+utterances one by one, and convolutions put as many empty frames between them as they see to either side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor
 
 from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.attention import SelfAttentionContext
-from tympan.nn.masks import key_bias
 
 MAX_PADDING = 0.05
 """Of the input layer, which takes utterances of nearly the same length together: its convolutions are large."""
@@ -88,25 +88,24 @@ def _sequences(frames: Sequence[int]) -> list[list[int]]:
 
 
 def _run_blocks(encoder: Any, utterances: Sequence[_Entered]) -> list[Tensor]:
-    spans, rows = [], 0
-    for utterance in utterances:
-        spans.append((rows, rows + len(utterance.x)))
-        rows += len(utterance.x) + encoder.reach
-    first = utterances[0].x
-    x = first.new_zeros(1, rows, first.size(1))
-    mask = torch.zeros(1, rows, dtype=torch.bool)
-    for (start, end), utterance in zip(spans, utterances, strict=True):
-        x[0, start:end] = utterance.x
-        mask[0, start:end] = True
+    frames = [len(utterance.x) for utterance in utterances]
+    ends = list(accumulate(frames))
+    spans = tuple((end - count, end) for end, count in zip(ends, frames, strict=True) if count)
+    x = torch.cat([utterance.x for utterance in utterances]).unsqueeze(0)
+    mask = _mask_with_gaps(frames, encoder.reach)
     table = utterances[0].table  # of the longest: the others' lie in its middle
-    context = SelfAttentionContext(
-        key_bias(mask, x.dtype), table, spans=tuple((start, end) for start, end in spans if start < end)
-    )
+    context = SelfAttentionContext(x.new_zeros(1, 1, 1, x.size(1)), table, spans=spans)
     for block in encoder.encoders:
         x = block(x, mask, context)
     if encoder.after_norm is not None:
         x = encoder.after_norm(x)
-    return [x[0, start:end] for start, end in spans]
+    return list(x[0].split(frames))
+
+
+def _mask_with_gaps(frames: Sequence[int], gap: int) -> Tensor:
+    """(1, places), False in the `gap` places behind each utterance but the last."""
+    runs = torch.tensor([run for count in frames for run in (count, gap)][:-1])
+    return (torch.arange(len(runs)) % 2 == 0).repeat_interleave(runs).unsqueeze(0)
 
 
 def _stack(utterances: Sequence[Tensor]) -> Tensor:
