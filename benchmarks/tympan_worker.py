@@ -27,6 +27,10 @@ from tympan.runtime.malloc import keep_freed_memory
 from tympan.train.optimizers import build_optimizer
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
+TIMED_S = 10.0
+"""Passes are repeated for so long and their mean is taken: one pass of ESPnet2 takes about as long, and a shorter look
+at a machine with neighbours would tell more about them than about the tool.
+"""
 
 
 def main() -> None:
@@ -77,9 +81,11 @@ def decode(directory: Path, batch_size: str = "1", share: str = "0/1") -> dict:
     list(recognise.recognize(list(audio.values())))  # a first pass warms up; a decode is thousands of them
     begin_together(directory, share)
     began = time.time()
-    start = time.perf_counter()
-    best = {place: hypotheses[0] for place, hypotheses in recognise.recognize(list(audio.values()))}
-    seconds = time.perf_counter() - start
+    start, passes, seconds = time.perf_counter(), 0, 0.0
+    while seconds < TIMED_S:
+        best = {place: hypotheses[0] for place, hypotheses in recognise.recognize(list(audio.values()))}
+        passes, seconds = passes + 1, time.perf_counter() - start
+    seconds /= passes
     total = sum(len(samples) for samples in audio.values()) / 16000
     hypotheses = {name: {"ids": list(best[n].token_ids), "score": best[n].score} for n, name in enumerate(audio)}
     return {"rtf": seconds / total, "began": began, "seconds": seconds, "audio_s": total, "hypotheses": hypotheses}

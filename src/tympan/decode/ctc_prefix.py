@@ -87,7 +87,7 @@ class CtcPrefixScorer:
         peak = _peak(state.before_any)
         # Relative to the best frame, float32 posteriors need no more than float32 here.
         before = (state.before_any - peak).to(frames.dtype)
-        scores = _log_sum(frames.add_(before.unsqueeze(2))) + peak
+        scores = _log_sum_(frames.add_(before.unsqueeze(2))) + peak
         return torch.where(candidates == state.last.unsqueeze(2), self._again(state), scores)
 
     def _score_all(self, state: CtcPrefixState) -> Tensor:
@@ -107,7 +107,7 @@ class CtcPrefixScorer:
     def _again(self, state: CtcPrefixState) -> Tensor:
         """(U, B, 1) score of each hypothesis' last token once more: a blank has to come between."""
         frames = _frames_of(state.last.clamp(min=0), state)
-        return _log_sum(state.before_blank + frames).unsqueeze(2)
+        return _log_sum_(state.before_blank + frames).unsqueeze(2)
 
     def _extend(self, tokens: Tensor, state: CtcPrefixState) -> CtcPrefixState:
         frames = _frames_of(tokens, state).double()
@@ -127,7 +127,7 @@ class CtcPrefixScorer:
             before_any=_shift(ends, first=NEVER).masked_fill(padding, NEVER),
             before_blank=_shift(blank_ends, first=NEVER).masked_fill(padding, NEVER),
             ends=ends.gather(2, last_frame).squeeze(2),
-            prefix=_log_sum(enter + frames),
+            prefix=_log_sum_(enter + frames),
             last=tokens,
         )
 
@@ -146,10 +146,12 @@ def _readable_(log_probs: Tensor, padding: Tensor) -> Tensor:
     return log_probs.clamp_(min=LOWEST_LOG_PROB).masked_fill_(padding, 0.0)
 
 
-def _log_sum(values: Tensor) -> Tensor:
-    """logsumexp of the last axis that keeps clear of denormal numbers: on CPU, exp is up to 100 times slower there."""
+def _log_sum_(values: Tensor) -> Tensor:
+    """logsumexp of the last axis that keeps clear of denormal numbers: on CPU, exp is up to 100 times slower there.
+    The values are used up.
+    """
     peak = values.amax(-1, keepdim=True)
-    relative = values - peak.masked_fill(peak == NEVER, 0.0)
+    relative = values.sub_(peak.masked_fill(peak == NEVER, 0.0))
     smallest = math.log(torch.finfo(values.dtype).tiny) + 2.0
     return relative.clamp_(min=smallest).exp_().sum(-1).log_() + peak.squeeze(-1)
 
