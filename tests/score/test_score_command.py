@@ -128,7 +128,7 @@ def test_what_a_trn_file_cannot_hold_is_told(tmp_path: Path, caplog: pytest.LogC
     command = ["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "out")]
     assert cli(command) == 0
     assert "ref.trn: 2 utterances are not read as they are here" in caplog.text
-    assert "'@' for nothing: s-1, s-3." in caplog.text
+    assert "the last parentheses for the id: s-1, s-3." in caplog.text
     assert "hyp.trn: 1 utterances are not read as they are here" in caplog.text
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tympan.errors import UserError
-from tympan.score.result import ScoreResult, score
+from tympan.score.result import ScoreResult, score, shorten
 from tympan.score.transcripts import Unit, read_lines, read_transcripts, read_utt2spk
+
+logger = logging.getLogger(__name__)
 
 DECODED = ("text", "token")
 """What every decode calls its result."""
@@ -32,16 +35,42 @@ def score_files(
     non_linguistic_symbols: Path | None = None,
     drop_missing: bool = False,
 ) -> ScoreResult:
-    """Score `hyp` against `ref`. Speakers come from `utt2spk`, or from the file of that name beside `ref`."""
-    beside = ref.with_name("utt2spk")
+    """Score `hyp` against `ref`. Speakers come from `utt2spk`, or from the file of that name beside `ref`.
+
+    Spaces between words are tokens of a Kaldi text alone: beside a .trn file they do not count.
+    """
+    if remove_space and unit != "char":
+        raise UserError(f"--remove_space counts with --unit char only, and the unit is {unit}: leave it out")
+    beside = ref.parent / "utt2spk"
     speakers_file = utt2spk or (beside if beside.is_file() and ref.suffix != ".trn" else None)
     speakers = read_utt2spk(speakers_file) if speakers_file else None
     symbols = " ".join(read_lines(non_linguistic_symbols)).split() if non_linguistic_symbols else ()
+    is_mixed = (ref.suffix == ".trn") != (hyp.suffix == ".trn")
     references, hypotheses = (
-        read_transcripts(path, unit=unit, utt2spk=speakers, remove_space=remove_space, removed_symbols=symbols)
+        read_transcripts(
+            path,
+            unit=unit,
+            utt2spk=speakers,
+            remove_space=remove_space or (unit == "char" and is_mixed),
+            removed_symbols=symbols,
+        )
         for path in (ref, hyp)
     )
+    if speakers is not None:
+        _check_speakers(
+            speakers_file, [reference.id for reference in references if reference.id not in speakers], len(references)
+        )
     return score(references, hypotheses, name=str(hyp), case_sensitive=case_sensitive, drop_missing=drop_missing)
+
+
+def _check_speakers(path: Path | None, unknown: Sequence[str], utterances: int) -> None:
+    if len(unknown) == utterances:
+        raise UserError(f"{path}: has none of the {utterances} references ({shorten(unknown)}): is it the same set?")
+    if unknown:
+        logger.warning(
+            "%s: %d of %d references are not in it and get their speaker from their id: %s",
+            *(path, len(unknown), utterances, shorten(unknown)),
+        )
 
 
 def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *, option: str) -> None:

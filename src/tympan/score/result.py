@@ -83,7 +83,13 @@ def score(
             f"{name}: {len(extra)} of {len(hypotheses)} utterances have no reference: {shorten(extra)}\n"
             "check that both files are of the same set"
         )
-    heard = {by_id[hypothesis.id].id for hypothesis in hypotheses}
+    heard = Counter(by_id[hypothesis.id].id for hypothesis in hypotheses)
+    twice = [utterance for utterance, times in heard.items() if times > 1]
+    if twice:
+        raise UserError(
+            f"{name}: {len(twice)} references have several hypotheses, whose ids differ in case alone: "
+            f"{shorten(twice)}\nwith --case_sensitive true, ids are told apart by it"
+        )
     missing = tuple(reference.id for reference in references if reference.id not in heard)
     pairs = [(by_id[hypothesis.id], hypothesis.tokens) for hypothesis in hypotheses]
     if missing:

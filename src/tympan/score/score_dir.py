@@ -57,20 +57,26 @@ def _numbers(
 
 def _trn(side: str, utterances: Sequence[ScoredUtterance]) -> str:
     lines = [
-        (_trn_id(utterance), [token for step in utterance.steps if (token := getattr(step, side)) is not None])
-        for utterance in utterances
+        (name, [token for step in utterance.steps if (token := getattr(step, side)) is not None])
+        for name, utterance in zip(_trn_ids(utterances), utterances, strict=True)
     ]
-    unlike = [utterance for utterance, tokens in lines if not is_trn_readable(utterance, tokens)]
+    unlike = [name for name, tokens in lines if not is_trn_readable(name, tokens)]
     if unlike:
         logger.warning(
             "%s.trn: %d utterances are not read as they are here, since sclite's format takes '{' for the beginning "
-            "of a choice and '@' for nothing: %s. Scores of this file, here or by sclite, will differ for them",
+            "of a choice, '@' for nothing and the last parentheses for the id: %s. Scores of this file, here or by "
+            "sclite, will differ for them",
             *(side, len(unlike), shorten(unlike)),
         )
-    return "".join(f"{trn_line(utterance, tokens)}\n" for utterance, tokens in lines)
+    return "".join(f"{trn_line(name, tokens)}\n" for name, tokens in lines)
 
 
-def _trn_id(utterance: ScoredUtterance) -> str:
-    """sclite reads the speaker from before the first '-'."""
-    prefix = f"{utterance.speaker}-"
-    return utterance.id if utterance.id.startswith(prefix) else prefix + utterance.id
+def _trn_ids(utterances: Sequence[ScoredUtterance]) -> list[str]:
+    """Ids that begin with the speaker: sclite reads it from before the first '-', which no speaker may hold, then."""
+    speakers = [utterance.speaker.replace("-", "_") for utterance in utterances]
+    whole = [f"{speaker}-{utterance.id}" for speaker, utterance in zip(speakers, utterances, strict=True)]
+    short = [
+        utterance.id if utterance.id.startswith(f"{speaker}-") else name
+        for speaker, name, utterance in zip(speakers, whole, utterances, strict=True)
+    ]
+    return short if len(set(short)) == len(short) else whole

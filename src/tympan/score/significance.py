@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tympan.errors import UserError
-from tympan.score.result import ScoreResult
+from tympan.score.result import ScoredUtterance, ScoreResult, shorten
 
 ROWS_AT_ONCE = 200
 """Resamples drawn together: bounds the memory at ROWS_AT_ONCE x utterances."""
@@ -42,45 +43,57 @@ def bootstrap_interval(
     result: ScoreResult, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Interval | None:
     """Percentile bootstrap over utterances (Bisani and Ney, 2004); None for one, which tells nothing of the spread."""
-    errors, words = _per_utterance(result)
-    return _interval(errors, words, level=level, resamples=resamples, seed=seed)
+    return _interval([_per_utterance(result.utterances)], level=level, resamples=resamples, seed=seed)
 
 
 def compare(
     first: ScoreResult, second: ScoreResult, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Comparison:
     """Matched pairs: a permutation test that swaps the two results of an utterance at random."""
-    ids = [utterance.id for utterance in first.utterances]
     others = {utterance.id: utterance for utterance in second.utterances}
+    ids = [utterance.id for utterance in first.utterances]
     if set(ids) != set(others):
-        raise UserError(f"{first.name} and {second.name} were scored on different utterances: they cannot be paired")
-    errors, words = _per_utterance(first)
-    other_errors = np.array([others[utterance].counts.errors for utterance in ids], dtype=np.float64)
-    gaps = other_errors - errors
-    observed = abs(gaps.sum())
+        unpaired = sorted(set(ids) ^ set(others))
+        raise UserError(
+            f"the two hypotheses were scored on different utterances, {len(ids)} and {len(others)}: they cannot be "
+            f"paired (only one of them has {shorten(unpaired)})"
+        )
+    # Choices in a reference let each hypothesis have its own number of words.
+    one, other = _per_utterance(first.utterances), _per_utterance([others[name] for name in ids])
+    gaps = other - one
+    difference = _rate(other.sum(0)) - _rate(one.sum(0))
     rng = np.random.default_rng(seed)
     extreme = 0
     for start in range(0, resamples, ROWS_AT_ONCE):
-        signs = rng.integers(0, 2, size=(min(ROWS_AT_ONCE, resamples - start), len(gaps))) * 2 - 1
-        extreme += int((np.abs(signs @ gaps) >= observed - 1e-9).sum())
-    interval = _interval(gaps, words, level=level, resamples=resamples, seed=seed)
-    difference = 100.0 * gaps.sum() / max(words.sum(), 1)
+        is_swapped = rng.integers(0, 2, size=(min(ROWS_AT_ONCE, resamples - start), len(gaps)))
+        moved = is_swapped @ gaps
+        swapped = _rate(other.sum(0) - moved) - _rate(one.sum(0) + moved)
+        extreme += int((np.abs(swapped) >= abs(difference) - 1e-9).sum())
+    interval = _interval([one, other], level=level, resamples=resamples, seed=seed)
     return Comparison(float(difference), (extreme + 1) / (resamples + 1), interval)
 
 
-def _per_utterance(result: ScoreResult) -> tuple[np.ndarray, np.ndarray]:
-    errors = np.array([utterance.counts.errors for utterance in result.utterances], dtype=np.float64)
-    words = np.array([utterance.counts.words for utterance in result.utterances], dtype=np.float64)
-    return errors, words
+def _per_utterance(utterances: Sequence[ScoredUtterance]) -> np.ndarray:
+    """(utterances, 2): errors and words."""
+    return np.array([(one.counts.errors, one.counts.words) for one in utterances], dtype=np.float64).reshape(-1, 2)
 
 
-def _interval(errors: np.ndarray, words: np.ndarray, *, level: float, resamples: int, seed: int) -> Interval | None:
-    if len(errors) < 2:
+def _rate(sums: np.ndarray) -> np.ndarray:
+    """Percent of the sums (..., 2) of errors and words, by the rule of `percent` where there are no words."""
+    errors, words = sums[..., 0], sums[..., 1]
+    return np.where(words > 0, 100.0 * errors / np.maximum(words, 1), 100.0 * (errors > 0))
+
+
+def _interval(counts: Sequence[np.ndarray], *, level: float, resamples: int, seed: int) -> Interval | None:
+    """Of the rate of one system, or of the second's minus the first's, each with counts (utterances, 2)."""
+    utterances = len(counts[0])
+    if utterances < 2:
         return None
     rng = np.random.default_rng(seed)
-    rates = []
+    values = []
     for start in range(0, resamples, ROWS_AT_ONCE):
-        rows = rng.integers(0, len(errors), size=(min(ROWS_AT_ONCE, resamples - start), len(errors)))
-        rates.append(100.0 * errors[rows].sum(1) / np.maximum(words[rows].sum(1), 1))
-    low, high = np.quantile(np.concatenate(rates), [(1 - level) / 2, (1 + level) / 2])
+        rows = rng.integers(0, utterances, size=(min(ROWS_AT_ONCE, resamples - start), utterances))
+        rates = [_rate(of_system[rows].sum(1)) for of_system in counts]
+        values.append(rates[-1] - rates[0] if len(rates) == 2 else rates[0])
+    low, high = np.quantile(np.concatenate(values), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), level)

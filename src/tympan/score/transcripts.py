@@ -20,7 +20,8 @@ SPACE = "<space>"
 COMMENT = ";;"
 _TRN_LINE = re.compile(r"^(?P<text>.*)\((?P<id>[^()\s]+)\)\s*$")
 _SYMBOL = re.compile(r"<[^<>\s]+>")
-_CJK = "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\U00020000-\U0003ffff"
+_FULL_WIDTH_MARKS = "\uff01-\uff0f\uff1a-\uff20\uff3b-\uff40\uff5b-\uff9f"  # and half-width katakana
+_CJK = rf"\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff{_FULL_WIDTH_MARKS}\U00020000-\U0003ffff"
 _MIXED = re.compile(rf"<[^<>\s]+>|[{_CJK}]|[^{_CJK}\s<]+|<")
 
 
@@ -44,11 +45,14 @@ def read_transcripts(
     """Every utterance of a file, in its order.
 
     `unit` None takes the tokens as they stand between spaces. In a Kaldi text scored by character, a space is the
-    token `<space>` (as ESPnet2 counts) unless `remove_space`. In a .trn file the spaces only separate tokens,
-    `{ a / b }` is a choice, `@` is nothing, and a line that begins with `;;` is a comment.
+    token `<space>` (as ESPnet2 counts) unless `remove_space`, which takes `<space>` out of a .trn file, too. In a .trn
+    file the spaces only separate tokens, `{ a / b }` is a choice, `@` is nothing, and a line that begins with `;;` is a
+    comment.
     """
     path = Path(path)
     is_trn = path.suffix == ".trn"
+    if remove_space:
+        removed_symbols = {*removed_symbols, SPACE}
     transcripts: list[Transcript] = []
     seen: dict[str, int] = {}
     faults: list[str] = []
@@ -103,6 +107,9 @@ def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> lis
 
 
 def _kept_units(text: str, *, unit: Unit | None, keep_space: bool, removed: Collection[str]) -> list[str]:
+    """Without the removed symbols, whether they stand alone (and take a space with them) or within a word."""
+    if removed:
+        text = " ".join(word for word in text.split() if word not in removed)
     return [token for token in split_units(text, unit, keep_space=keep_space) if token not in removed]
 
 
