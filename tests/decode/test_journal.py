@@ -10,7 +10,7 @@ import pytest
 from tympan.decode.hypothesis import Hypothesis
 from tympan.decode.journal import Journal, Result
 from tympan.decode.origin import origin_of
-from tympan.decode.output_tree import write_output_tree
+from tympan.decode.output_tree import clear_output_tree, write_output_tree
 from tympan.decode.plan import plan_by_length
 from tympan.decode.task import Source
 from tympan.errors import UserError
@@ -41,6 +41,41 @@ def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="beam_size was 10, now 20"):
         Journal(path, {"beam_size": 20, "dtype": "float32"})
     assert Journal(path, {"beam_size": 20, "dtype": "float32"}, resume=False).done == {}
+
+
+def test_a_decode_without_any_result_is_not_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "logdir" / "results.jsonl"
+    with Journal(path, {"beam_size": 10}) as journal:
+        journal.add([Result("a", error="broken")])
+    with Journal(path, {"beam_size": 20}) as journal:
+        journal.add([result("a", "X")])
+    assert list(Journal(path, {"beam_size": 20}).done) == ["a"]
+
+
+@pytest.mark.parametrize("line", ["123", "[]", '{"id": "b"}', '{"id": "b", "nbest": 3, "duration_s": 1}'])
+def test_what_is_no_result_ends_what_counts(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "results.jsonl"
+    with Journal(path, {}) as journal:
+        journal.add([result("a", "X")])
+    whole = path.read_text()
+    path.write_text(f"{whole}{line}\n")
+    assert list(Journal(path, {}).done) == ["a"]
+    assert path.read_text() == whole
+    path.write_text(f"{line}\n")
+    assert Journal(path, {}).done == {}
+
+
+def test_nothing_of_a_larger_tree_stays(tmp_path: Path) -> None:
+    results = {name: result(name, "X", "Y", "Z") for name in "abcd"}
+    write_output_tree(tmp_path, list("abcd"), results, nbest=3, nj=3)
+    (tmp_path / "logdir" / "output.log").touch()
+    (tmp_path / "3best_recog" / "notes").touch()
+    write_output_tree(tmp_path, list("ab"), results, nbest=1, nj=2)
+    left = {path.parent.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("text")}
+    assert left == {".", "1best_recog", "logdir/output.1/1best_recog", "logdir/output.2/1best_recog"}
+    clear_output_tree(tmp_path)
+    files = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    assert files == {"logdir/output.log", "3best_recog/notes"}
 
 
 def test_a_kill_before_the_first_line_was_whole(tmp_path: Path) -> None:

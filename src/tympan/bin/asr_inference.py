@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -14,6 +15,13 @@ from tympan.config.option import not_yet
 from tympan.errors import UserError
 
 MODEL, SEARCH, WORK = "model", "search", "work"
+
+logger = logging.getLogger(__name__)
+
+_LENGTHS = ("maxlenratio", "minlenratio")
+_CTC_ALONE = ("ctc_weight", "lm_weight", "ngram_weight", "penalty", "normalize_length", *_LENGTHS)
+UNUSED = {"ctc_greedy": ("beam_size", "nbest", *_CTC_ALONE), "ctc_prefix": _CTC_ALONE, "rescore": _LENGTHS}
+"""Settings that a search has no use for."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +129,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     setup_logging(options.log_level, options.output_dir / "logdir" / "asr_inference.log")
     spec = _spec(options)
+    _tell_unused(options, spec.files)
     sources = read_sources(options.data_path_and_name_and_type, key_file=options.key_file)
     work = Work(nj=options.nj, executor=options.executor, dask_address=options.dask_address, resume=options.resume)
     summary = decode_data(sources, spec, options.output_dir, work)
@@ -174,6 +183,21 @@ def _spec(options: Options) -> Any:
     )
     spec.files.check()
     return spec
+
+
+def _tell_unused(options: Options, files: Any) -> None:
+    """ESPnet2 takes these, too; whoever gives them believes that they do something."""
+    usual = {item.name: item.default for item in fields(Options)}
+    for name, file, kind in (
+        ("lm_weight", files.lm_file, "neural language model (--lm_file)"),
+        ("ngram_weight", files.ngram_file, "n-gram (--ngram_file)"),
+    ):
+        value = getattr(options, name)
+        if file is None and value not in (0.0, usual[name]):
+            logger.warning("--%s %g changes nothing: there is no %s", name, value, kind)
+    given = [f"--{name}" for name in UNUSED.get(options.search, ()) if getattr(options, name) != usual[name]]
+    if given:
+        logger.warning("search %s does not use %s", options.search, ", ".join(given))
 
 
 def _settings(options: Options) -> Any:

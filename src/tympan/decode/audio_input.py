@@ -16,6 +16,9 @@ AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
 
 PCM_SCALES = {"int16": 2.0**15, "int32": 2.0**31}
 
+MAX_CHANNELS = 8
+"""An array with more columns than this holds features, not audio."""
+
 MAX_LEVEL = 2.0
 """Floats are in [-1, 1]; some tools overshoot a little. What is beyond this was never scaled."""
 
@@ -33,14 +36,17 @@ def samples_of(audio: Any, rate: Any = None) -> Audio:
     if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 0 < samples.shape[1] <= samples.shape[0]):
         raise UserError(f"samples are an array (time,) or (time, channels), not one of shape {samples.shape}")
     samples = _as_float(samples[:, 0] if samples.ndim == 2 else samples)
+    check_samples(samples, remedy="divide 16-bit PCM by 32768, or give it as numpy.int16")
+    return Audio(samples, rate)
+
+
+def check_samples(samples: np.ndarray, *, remedy: str) -> None:
+    """UserError for what no microphone gave: a model would make up a text for it."""
     if not np.isfinite(samples).all():
         raise UserError("the samples hold values that are not finite numbers (nan or inf)")
     level = float(np.abs(samples).max(initial=0.0))
     if level > MAX_LEVEL:
-        raise UserError(
-            f"samples as floats are in [-1, 1], found {level:g}: divide 16-bit PCM by 32768, or give it as numpy.int16"
-        )
-    return Audio(samples, rate)
+        raise UserError(f"samples as floats are in [-1, 1], found {level:g}: {remedy}")
 
 
 def _pair(audio: tuple[Any, ...]) -> tuple[Any, Any]:

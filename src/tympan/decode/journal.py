@@ -75,38 +75,44 @@ class Journal:
         self._stream.flush()
 
     def _read(self) -> None:
-        """A line that was cut short by a kill is taken out of the file; what stands before it counts."""
-        whole = 0
+        """A line that was cut short by a kill is taken out of the file; what stands before it counts.
+
+        A journal of another decode that came to no result is begun anew.
+        """
+        whole, before = 0, None
         with self.path.open("rb") as stream:
             for number, line in enumerate(stream):
                 try:
-                    record = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    record = None
-                if record is None:
+                    record: Any = json.loads(line) if line.endswith(b"\n") else None
+                    if number == 0:
+                        before = dict(record["conditions"])
+                    else:
+                        self._take(record)
+                except (ValueError, KeyError, TypeError):
                     break
                 whole += len(line)
-                if number == 0:
-                    self._compare(record.get("conditions"))
-                else:
-                    hypotheses = tuple(map(Hypothesis.from_dict, record["nbest"]))
-                    self.done[record["id"]] = Result(
-                        record["id"], hypotheses, duration_s=record["duration_s"], origin=record.get("origin")
-                    )
-        if whole == 0:
+        if before != self.conditions:
+            if before is not None and self.done:
+                raise self._another_decode(before)
             self.path.unlink()
         elif whole < self.path.stat().st_size:
             os.truncate(self.path, whole)
 
-    def _compare(self, before: Any) -> None:
-        if before == self.conditions:
-            return
+    def _take(self, record: Any) -> None:
+        self.done[record["id"]] = Result(
+            record["id"],
+            tuple(map(Hypothesis.from_dict, record["nbest"])),
+            duration_s=record["duration_s"],
+            origin=record.get("origin"),
+        )
+
+    def _another_decode(self, before: Mapping[str, Any]) -> UserError:
         changed = [
             f"{name} was {before.get(name)!r}, now {self.conditions.get(name)!r}"
             for name in {**before, **self.conditions}
             if before.get(name) != self.conditions.get(name)
         ]
-        raise UserError(
+        return UserError(
             f"{self.path.parent.parent} holds results of another decode: {'; '.join(changed)}. "
             "Choose another --output_dir, or begin again with --resume false"
         )

@@ -26,6 +26,8 @@ from tympan.runtime.precision import choose_precision
 from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 
+FORMATS = ("float16", "bfloat16", "float32", "float64")
+
 
 @dataclass(frozen=True)
 class LoadedModel:
@@ -91,6 +93,8 @@ def load_model(
 
 def _number_format(name: str, device: torch.device) -> torch.dtype:
     """A format that this device can compute in, tried before anything is built."""
+    if name not in FORMATS:
+        raise UserError(f"--dtype {name} is none of {', '.join(FORMATS)}")
     try:
         choose_precision(name, device_type=device.type)
     except UserError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ WEIGHTS = (
     "valid.*.best.pth",
 )
 NGRAMS = ("ngram.*", "ngram")
+BESIDE = ("features.yaml", "cmvn.ark")
+"""How a model's stored features were made."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,20 @@ class ModelFiles:
             return None
         # Another toolkit's package is no file: building the tokenizer says what there is.
         return self.find(name) if Path(name).suffix or Path(name).is_file() else None
+
+    def companions(self) -> dict[str, Path]:
+        """What else decides about the results: small files that the configuration names, or that lie beside it."""
+        config = read_yaml(self.asr_train_config).value
+        named = config if isinstance(config, dict) else {}
+        found = {"lexicon": self.lexicon()}
+        for name in ("token_list", "bpemodel", "non_linguistic_symbols"):
+            if isinstance(named.get(name), str):
+                # A model carries names of files that decoding does not need.
+                with contextlib.suppress(UserError):
+                    found[f"{name} of the configuration"] = self.find(named[name])
+        for name in BESIDE:
+            found[name] = self.asr_train_config.parent / name
+        return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
     def find(self, path: str) -> Path:
         """A path that a configuration names: as it is, or from the model's folder."""

@@ -19,6 +19,7 @@ def write_output_tree(
 ) -> None:
     """All results in the order of `ids`. With several jobs, logdir/output.JOB holds a share each."""
     done = [results[name] for name in ids if name in results]
+    clear_output_tree(directory, nbest=nbest, jobs=nj if nj > 1 else 0)
     for rank in range(nbest):
         write_recog(directory / f"{rank + 1}best_recog", done, rank)
     write_recog(directory, done, 0)
@@ -33,6 +34,37 @@ def write_output_tree(
             stream.write("\n")
     with atomic_write(directory / "ctm") as stream:
         stream.writelines(ctm(result.id, words_of(result.hypotheses[0])) for result in done)
+
+
+def clear_output_tree(directory: Path, *, nbest: int = 0, jobs: int = 0) -> None:
+    """Take away what an earlier decode left here, but for the first `nbest` ranks of the first `jobs` jobs."""
+    if not nbest:
+        _take_away(directory, (*KINDS, "hyps.jsonl", "ctm"))
+    of_jobs = [folder for folder in (directory / "logdir").glob("output.*") if folder.is_dir()]
+    for folder in [directory, *of_jobs]:
+        is_kept = folder == directory or _number(folder.name, "output.", "") <= jobs
+        for ranked in folder.glob("*best_recog"):
+            if not is_kept or _number(ranked.name, "", "best_recog") > nbest:
+                _take_away(ranked, KINDS)
+                _remove_if_empty(ranked)
+        if folder != directory:
+            _remove_if_empty(folder)
+
+
+def _number(name: str, before: str, after: str) -> int:
+    """Of a folder that carries one; 0 for others, which are not ours."""
+    number = name.removeprefix(before).removesuffix(after)
+    return int(number) if number.isdecimal() else 0
+
+
+def _take_away(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def write_recog(directory: Path, results: Sequence[Result], rank: int) -> None:

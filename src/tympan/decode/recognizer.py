@@ -18,7 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from tympan.data.audio import read_audio, resample
 from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
-from tympan.decode.audio_input import AudioInput, samples_of
+from tympan.decode.audio_input import MAX_CHANNELS, AudioInput, check_samples, samples_of
 from tympan.decode.ended import Ended
 from tympan.decode.given_text import GivenText, read_given_text
 from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
@@ -147,7 +147,7 @@ class Recognizer:
         allow_pipes: bool = False,
     ) -> np.ndarray:
         """A file (a Path), or what a line of wav.scp names (a string), or a part of it, likewise."""
-        return read_audio(
+        samples = read_audio(
             source,
             rate=self.rate,
             channel=0,
@@ -156,6 +156,21 @@ class Recognizer:
             base=base,
             allow_pipes=allow_pipes,
         ).samples
+        try:
+            check_samples(samples, remedy="write the file as 16-bit PCM, or scale it")
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+        return samples
+
+    def take_array(self, array: np.ndarray) -> np.ndarray:
+        """Stored samples at the model's rate, or stored features, as `recognize` takes them."""
+        if array.ndim == 2 and self.loaded.input.wants_features:
+            if not np.isfinite(array).all():
+                raise UserError("the features hold values that are not finite numbers (nan or inf)")
+            return array
+        if array.ndim == 2 and array.shape[1] > MAX_CHANNELS:
+            raise UserError(f"the model hears audio, and this is a matrix {array.shape} of features: give recordings")
+        return samples_of(array, self.rate).samples
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that makes no encoder frame."""
@@ -228,8 +243,12 @@ class Recognizer:
             log_probs=None if ctc is None else _log_posteriors(ctc, ordered),
         )
 
-    def align(self, samples: np.ndarray, text: str) -> Hypothesis:
-        """When each token of a given text is said; the score is the log probability of the best alignment."""
+    def align(self, audio: AudioInput, text: str) -> Hypothesis:
+        """When each token of a given text is said; the score is the log probability of the best alignment.
+
+        An array holds samples at the model's rate, or features.
+        """
+        samples = audio if isinstance(audio, np.ndarray) else self.read(audio)
         given = self.given_text(text)
         if self.loaded.model.ctc is None:
             raise UserError("alignment needs CTC, and this model was trained without (ctc_weight 0)")

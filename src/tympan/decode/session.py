@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 from tympan.data.audio import is_pipe
 from tympan.data.index import UtteranceIndex
-from tympan.data.readers import Context, require_type, value_length
+from tympan.data.readers import AUDIO_TYPES, Context, require_type, value_length
+from tympan.decode.audio_input import MAX_CHANNELS
 from tympan.decode.journal import Journal, Result
 from tympan.decode.origin import origin_of
-from tympan.decode.output_tree import write_output_tree
+from tympan.decode.output_tree import clear_output_tree, write_output_tree
 from tympan.decode.plan import plan_by_length
 from tympan.decode.task import DecodeSpec, DecodeTask, Source, run_task
 from tympan.errors import UserError
@@ -26,8 +27,7 @@ from tympan.runtime.executor import map_jobs
 logger = logging.getLogger(__name__)
 
 USUAL_RATE, USUAL_FEATURE_RATE = 16000, 100
-MAX_CHANNELS = 8
-"""An array with more columns than this holds features, not audio."""
+SPEECH_TYPES = (*AUDIO_TYPES, "kaldi_ark", "npy", "text_float", "csv_float")
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
             unit="utt",
         )
         for results in jobs:
+            if not journal.done:
+                clear_output_tree(output_dir)
             journal.add(replace(result, origin=origins[result.id]) for result in results)
             failures += [result for result in results if result.error is not None]
             audio_s += sum(result.duration_s for result in results)
@@ -99,6 +101,8 @@ def read_sources(
     ((path, data_type),) = speech
     index = UtteranceIndex({"speech": path}, keys=key_file)
     kind, base = require_type(data_type), Path(path).parent
+    if kind not in SPEECH_TYPES:
+        raise UserError(f"{path}: type {kind} holds no speech; choose from {', '.join(SPEECH_TYPES)}")
     return [Source(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
 
 
@@ -140,17 +144,15 @@ def _plan(sources: Sequence[Source], seconds: Sequence[float], spec: DecodeSpec)
 
 
 def _conditions(spec: DecodeSpec) -> dict[str, Any]:
-    """What the results depend on; not how the work was spread."""
-    files = {
-        name: None if path is None else f"{path} ({_fingerprint(Path(path))})"
-        for name in ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
-        for path in [getattr(spec.files, name)]
+    """What the results depend on; not how the work was spread, nor where the files lie."""
+    names = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
+    files = {name: getattr(spec.files, name) for name in names} | spec.files.companions()
+    marks = {
+        name: None if path is None else f"{Path(path).name} ({_fingerprint(Path(path))})"
+        for name, path in files.items()
     }
-    lexicon = spec.files.lexicon()
-    if lexicon is not None:
-        files["lexicon"] = f"{lexicon} ({_fingerprint(lexicon)})"
     cut = {"max_piece_s": spec.limits.max_piece_s}
-    return {**files, **asdict(spec.settings), "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
+    return {**marks, **asdict(spec.settings), "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
 
 
 def _fingerprint(path: Path) -> str:

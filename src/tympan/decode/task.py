@@ -115,7 +115,7 @@ def _read(source: Source, recognizer: Recognizer, spec: DecodeSpec) -> np.ndarra
                 allow_pipes=spec.allow_pipes,
             )
         else:
-            speech = np.asarray(read_value(source.data_type, source.value, context))
+            speech = recognizer.take_array(np.asarray(read_value(source.data_type, source.value, context)))
         recognizer.check_length(speech)
     except UserError as error:
         return str(error)
