@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from tympan.data.audio import Audio, AudioError, audio_info, locate, read_audio, resample
-from tympan.data.kaldi_dir import DataDir
+from tympan.data.kaldi_dir import DataDir, Segment
 from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
 from tympan.score.report import Media
@@ -72,13 +72,17 @@ def collect_media(
 
 def _recordings(data_dir: Path, utterances: Sequence[str]) -> list[Recording]:
     data = DataDir.read(data_dir)
-    missing = [u for u in utterances if u not in (data.segments or data.wav)]
+    whole = {name: Segment(name, 0.0, None) for name in data.wav}
+    parts = {u: part for u, part in (data.segments or whole).items() if part.recording in data.wav}
+    missing = [utterance for utterance in utterances if utterance not in parts]
+    if len(missing) == len(utterances):
+        raise UserError(f"{data_dir}: no audio for any utterance ({shorten(missing)}): is it the same set?")
     if missing:
-        raise UserError(f"{data_dir}: no audio for {len(missing)} utterances ({shorten(missing)}): is it the same set?")
-    if not data.segments:
-        return [Recording(utterance, str(data.wav[utterance])) for utterance in utterances]
-    parts = [(utterance, data.segments[utterance]) for utterance in utterances]
-    return [Recording(u, str(data.wav[part.recording]), part.start_s, part.end_s) for u, part in parts]
+        logger.warning(
+            "%s: no audio for %d of %d utterances: %s", data_dir, len(missing), len(utterances), shorten(missing)
+        )
+    found = [(utterance, parts[utterance]) for utterance in utterances if utterance in parts]
+    return [Recording(u, str(data.wav[part.recording]), part.start_s, part.end_s) for u, part in found]
 
 
 def _media(
