@@ -58,3 +58,33 @@ def test_a_data_directory_of_another_set_is_refused(data_dir: Path) -> None:
     (data_dir / "wav.scp").write_text(f"other {data_dir}/s1-a.wav\n")
     with pytest.raises(UserError, match=re.escape("no audio for any utterance (s1-a, s2-b, s3-c): is it the same set?")):
         reported(data_dir)
+
+
+@pytest.mark.parametrize("pictures", ["0", "3"])
+@pytest.mark.parametrize(
+    ("container", "codec", "is_linked"),
+    [
+        *(("WAV", codec, True) for codec in ("PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "ULAW")),
+        *(("WAV", codec, False) for codec in ("IMA_ADPCM", "MS_ADPCM", "DOUBLE", "GSM610")),
+        ("WAVEX", "PCM_24", True),
+        ("NIST", "PCM_16", False),
+    ],
+)
+def test_a_wav_is_linked_if_browsers_play_what_is_in_it(
+    data_dir: Path, container: str, codec: str, is_linked: bool, pictures: str
+) -> None:
+    samples = 0.1 * np.random.default_rng(0).standard_normal(8000)
+    soundfile.write(data_dir / "s2-b.wav", samples, 16000, format=container, subtype=codec)
+    linked, found, _ = reported(data_dir, "--spectrograms", pictures)
+    assert linked["audio"] == "s1-a.wav"
+    assert found["audio"].startswith("s2-b.wav" if is_linked else "data:audio/mpeg;base64,")
+    assert found["t"] == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("pictures", ["0", "3"])
+def test_an_empty_recording_is_told_when_sound_is_linked(
+    data_dir: Path, pictures: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    soundfile.write(data_dir / "s2-b.wav", np.zeros(0), 16000)
+    assert ["audio" in utterance for utterance in reported(data_dir, "--spectrograms", pictures)] == [True, False, True]
+    assert "s2-b.wav: has no samples" in caplog.text

@@ -24,8 +24,10 @@ from tympan.score.result import shorten
 
 logger = logging.getLogger(__name__)
 
-PLAYABLE = {".wav", ".flac", ".mp3", ".ogg"}
-"""What browsers play as it is; anything else is embedded."""
+PLAYABLE_NAMES = {".wav", ".flac", ".mp3", ".ogg"}
+PLAYABLE_FORMATS = {"WAV", "WAVEX", "FLAC", "MP3", "OGG"}
+PLAYABLE_WAV_CODECS = {"PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "ULAW", "ALAW"}
+"""What browsers play as it is, under these names; anything else is embedded (a .wav may be NIST sphere or ADPCM)."""
 MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 WINDOW_MS, SHIFT_MS = 25, 10
 PICTURE_HEIGHT, PICTURE_WIDTH = 128, 900
@@ -95,15 +97,11 @@ def _media(
     allow_pipes: bool,
 ) -> tuple[str, Media | str]:
     """Of one utterance, or what is wrong with its recording."""
-    is_whole_file = recording.start_s == 0.0 and recording.end_s is None
-    is_linkable = is_whole_file and Path(recording.source).suffix.lower() in PLAYABLE and not embed_audio
     has_picture = recording.utterance in pictured
-    link = _link(recording.source, base, report_dir) if is_linkable else None
     try:
-        if link and not has_picture:
-            # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
-            info = audio_info(recording.source, base=base)
-            return recording.utterance, Media(audio=link, duration_s=round(info.duration_s, 2))
+        linked = None if embed_audio else _linked(recording, base, report_dir)
+        if linked and not has_picture:
+            return recording.utterance, linked
         audio = read_audio(
             recording.source,
             channel=0,
@@ -113,14 +111,29 @@ def _media(
             allow_pipes=allow_pipes,
         )
         audio = Audio(np.nan_to_num(audio.samples, nan=0.0, posinf=1.0, neginf=-1.0), audio.rate)
-        sound = link or _embedded(audio, recording.source)
+        sound = linked.audio if linked else _embedded(audio, recording.source)
     except UserError as error:
         return recording.utterance, str(error)
     return recording.utterance, Media(sound, spectrogram(audio) if has_picture else None, round(audio.duration_s, 2))
 
 
-def _link(source: str, base: Path, report_dir: Path) -> str:
-    return quote(os.path.relpath(Path(str(locate(source, base))).resolve(), report_dir))
+def _linked(recording: Recording, base: Path, report_dir: Path) -> Media | None:
+    """The way from the page to the file; None for what a browser can't play as it lies there."""
+    is_whole_file = recording.start_s == 0.0 and recording.end_s is None
+    if not is_whole_file or Path(recording.source).suffix.lower() not in PLAYABLE_NAMES:
+        return None
+    # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
+    info = audio_info(recording.source, base=base)
+    if info.frames == 0:
+        raise AudioError(f"{recording.source}: has no samples")
+    path = locate(recording.source, base)
+    inside = soundfile.info(path)
+    if inside.format not in PLAYABLE_FORMATS:
+        return None
+    if inside.format.startswith("WAV") and inside.subtype not in PLAYABLE_WAV_CODECS:
+        return None
+    link = quote(os.path.relpath(Path(path).resolve(), report_dir))
+    return Media(audio=link, duration_s=round(info.duration_s, 2))
 
 
 def _embedded(audio: Audio, source: str) -> str:
