@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import re
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
+from PIL import Image
 
 from tympan.bin.report import main
+from tympan.data.audio import Audio
 from tympan.errors import UserError
+from tympan.score.media import PICTURE_HEIGHT, PICTURE_WIDTH, spectrogram
 
 UTTERANCES = ("s1-a", "s2-b", "s3-c")
 
@@ -88,3 +94,28 @@ def test_an_empty_recording_is_told_when_sound_is_linked(
     soundfile.write(data_dir / "s2-b.wav", np.zeros(0), 16000)
     assert ["audio" in utterance for utterance in reported(data_dir, "--spectrograms", pictures)] == [True, False, True]
     assert "s2-b.wav: has no samples" in caplog.text
+
+
+def test_a_spectrogram_of_a_long_recording_takes_little_memory() -> None:
+    audio = Audio(0.1 * np.random.default_rng(0).standard_normal(600 * 8000, dtype=np.float32), 8000)
+    spectrogram(Audio(audio.samples[:8000], 8000))  # loads what draws it
+    tracemalloc.start()
+    spectrogram(audio)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < audio.samples.nbytes
+
+
+@pytest.mark.parametrize("duration_s", [1, 60])
+def test_a_spectrogram_shows_what_is_heard_and_when(duration_s: int) -> None:
+    rate = 8000
+    time = np.arange(duration_s * rate) / rate
+    tones = np.sin(2 * np.pi * np.where(time < duration_s / 2, 1000, 3000) * time).astype(np.float32)
+    picture = base64.b64decode(spectrogram(Audio(tones, rate)).removeprefix("data:image/jpeg;base64,"))
+    image = np.asarray(Image.open(io.BytesIO(picture)).convert("L"), dtype=np.float32)
+    width = min(2 * (1 + (len(tones) - 200) // 80), PICTURE_WIDTH)
+    assert image.shape == (PICTURE_HEIGHT, width)
+    # The lowest row is 0 Hz, the highest half of the rate.
+    for half, frequency in ((image[:, : width // 2 - 4], 1000), (image[:, width // 2 + 4 :], 3000)):
+        brightest = half.mean(axis=1).argmax()
+        assert (1 - brightest / PICTURE_HEIGHT) * rate / 2 == pytest.approx(frequency, abs=60)

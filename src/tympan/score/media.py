@@ -110,7 +110,8 @@ def _media(
             base=base,
             allow_pipes=allow_pipes,
         )
-        audio = Audio(np.nan_to_num(audio.samples, nan=0.0, posinf=1.0, neginf=-1.0), audio.rate)
+        # In place: a copy of an hour is as large as the hour.
+        np.nan_to_num(audio.samples, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
         sound = linked.audio if linked else _embedded(audio, recording.source)
     except UserError as error:
         return recording.utterance, str(error)
@@ -142,9 +143,11 @@ def _embedded(audio: Audio, source: str) -> str:
         raise AudioError(f"{source}: has no samples")
     rate = min((rate for rate in MP3_RATES if rate >= audio.rate), default=MP3_RATES[-1])
     samples = audio.samples.clip(-1.0, 1.0)
+    if rate != audio.rate:
+        samples = resample(samples, audio.rate, rate)
     buffer = io.BytesIO()
     try:
-        soundfile.write(buffer, resample(samples, audio.rate, rate), rate, format="MP3")
+        soundfile.write(buffer, samples, rate, format="MP3")
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{source}: can't be written as MP3 ({error.error_string})") from None
     return _data_uri(buffer, "audio/mpeg")
@@ -155,16 +158,29 @@ def spectrogram(audio: Audio) -> str:
     from matplotlib import colormaps
     from PIL import Image
 
-    window, shift = (max(1, audio.rate * ms // 1000) for ms in (WINDOW_MS, SHIFT_MS))
-    samples = np.pad(audio.samples, (0, max(0, window - len(audio.samples))))
-    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::shift] * np.hanning(window)
-    power = np.abs(np.fft.rfft(frames)) ** 2
-    decibel = 10 * np.log10(np.maximum(power, 1e-12)).T[::-1]
+    decibel = _decibel(audio)[::-1]
     shade = np.clip((decibel - decibel.max()) / DYNAMIC_RANGE_DB + 1, 0, 1)
     image = Image.fromarray((colormaps["magma"](shade)[..., :3] * 255).astype(np.uint8))
     buffer = io.BytesIO()
     image.resize((min(image.width * 2, PICTURE_WIDTH), PICTURE_HEIGHT)).save(buffer, format="JPEG", quality=70)
     return _data_uri(buffer, "image/jpeg")
+
+
+def _decibel(audio: Audio) -> np.ndarray:
+    """(frequency, time): a column for each frame, or for the mean of several where the picture is narrower.
+
+    Column by column: all frames of a long recording at once would take a hundred times its own memory.
+    """
+    window, shift = (max(1, audio.rate * ms // 1000) for ms in (WINDOW_MS, SHIFT_MS))
+    missing = max(0, window - len(audio.samples))
+    samples = np.pad(audio.samples, (0, missing)) if missing else audio.samples
+    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::shift]
+    taper = np.hanning(window)
+    columns = []
+    for part in np.array_split(frames, min(len(frames), PICTURE_WIDTH)):
+        power = np.abs(np.fft.rfft(part * taper)) ** 2
+        columns.append(10 * np.log10(np.maximum(power, 1e-12)).mean(axis=0))
+    return np.stack(columns, axis=1)
 
 
 def _data_uri(buffer: io.BytesIO, kind: str) -> str:
