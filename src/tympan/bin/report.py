@@ -37,9 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.score.media import collect_media
     from tympan.score.report import write_report
 
-    refuse_overwriting(
-        [options.output], (options.ref, options.hyp, options.compare, options.utt2spk), option="--output"
-    )
+    refuse_overwriting([options.output], _inputs(options), option="--output")
     unit = options.unit or default_unit(options.ref)
     hypotheses = [hyp for hyp in (options.hyp, options.compare) if hyp is not None]
     results = [
@@ -74,8 +72,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _inputs(options: Options) -> list[Path | None]:
+    """What the page must not be written over: what is named, and what is read without being named."""
+    from tympan.data.kaldi_dir import known_files
+
+    data = options.data_dir
+    tables = [data / name for name in known_files(data)] if data is not None and data.is_dir() else []
+    beside = options.ref.parent / "utt2spk"
+    return [options.ref, options.hyp, options.compare, options.utt2spk, beside, *tables]
+
+
 def _check(options: Options) -> None:
     mistakes = Mistakes()
+    if options.output.is_dir():
+        mistakes.add("--output", f"{options.output} is a directory: name a file, e.g. {options.output / 'report.html'}")
     for name, least in (("nj", 1), ("spectrograms", 0)):
         if getattr(options, name) < least:
             mistakes.add(f"--{name}", f"must be at least {least}, found {getattr(options, name)}")
