@@ -16,6 +16,7 @@ import tympan
 from tympan.runtime.atomic import atomic_write
 from tympan.score.align import Counts, Step
 from tympan.score.result import Pair, ScoreResult
+from tympan.score.sclite_table import speakers_of
 from tympan.score.significance import bootstrap_interval, compare
 from tympan.score.transcripts import Unit
 
@@ -55,14 +56,16 @@ def write_report(
 
 def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, Any]:
     first = results[0]
+    speaker_of = {u.id: name for name, utterances in speakers_of(first).items() for u in utterances}
     others = [{utterance.id: utterance for utterance in result.utterances} for result in results]
     utterances = []
     for utterance in first.utterances:
         sides = [other[utterance.id] for other in others]
         entry: dict[str, Any] = {
             "id": utterance.id,
-            "s": utterance.speaker,
-            "n": utterance.counts.words,
+            "s": speaker_of[utterance.id],
+            # Not one number: of `{ a / b }`, each alignment takes the wording that suits its hypothesis.
+            "n": [side.counts.words for side in sides],
             "e": [side.counts.errors for side in sides],
             "a": [[_step(step) for step in side.steps] for side in sides],
         }
@@ -76,7 +79,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
         "unit": unit,
         "made": f"Tympan {tympan.__version__}, {datetime.datetime.now():%Y-%m-%d %H:%M}.",
         "systems": [_system(result) for result in results],
-        "speakers": _groups({u.id: u.speaker for u in first.utterances}, results),
+        "speakers": _groups(speaker_of, results),
         "lengths": _groups({u.id: _length_bin(u.counts.words) for u in first.utterances}, results, in_order=_BIN_NAMES),
         "confusions": _confusions(results),
         "utterances": utterances,
@@ -137,7 +140,7 @@ def _groups(
         {
             "name": name,
             "sentences": counts[0][name].sentences,
-            "words": counts[0][name].words,
+            "words": [groups[name].words for groups in counts],
             "errors": [groups[name].errors for groups in counts],
         }
         for name in names

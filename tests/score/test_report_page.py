@@ -1,0 +1,84 @@
+"""What the page says of speakers, rates, errors and missing hypotheses, as its data and in a real browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tympan.bin.report import main
+from tympan.score.report import write_report
+from tympan.score.result import ScoreResult, score
+from tympan.score.sclite_table import speakers_of
+from tympan.score.transcripts import Transcript
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+SHOWN_RATES = """for (const name of ["speakers", "lengths"])
+  seen.push([...$(name).rows].slice(1).map(row => [...row.cells].slice(1).map(cell => cell.textContent.trim())));
+seen.push([...document.querySelectorAll(".head")].map(head => head.textContent));"""
+
+
+def page_data(page: Path) -> dict:
+    match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.S)
+    assert match
+    return json.loads(match[1])
+
+
+def probed(page: Path, script: str) -> object:
+    """What a script in the page puts into `seen`."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine")
+    ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
+    probe = page.with_name("probe.html")
+    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
+    probe.write_text(text, encoding="utf-8")
+    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
+    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    command = [CHROMIUM, *quiet, f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", probe.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r'<p id="seen">(.*?)</p>', done.stdout)
+    assert found
+    return json.loads(html.unescape(found[1]))
+
+
+def scored(said: dict[str, str], heard: dict[str, str], *, case_sensitive: bool = False) -> ScoreResult:
+    references, hypotheses = (
+        [Transcript(name, name.split("-")[0], tuple(text.split())) for name, text in side.items()]
+        for side in (said, heard)
+    )
+    return score(references, hypotheses, name="hyp", case_sensitive=case_sensitive)
+
+
+@pytest.mark.parametrize("case_sensitive", [True, False])
+def test_speakers_are_those_of_the_score(tmp_path: Path, case_sensitive: bool) -> None:
+    said = {"S1-a": "x y", "s1-b": "x", "s2-c": "x"}
+    result = scored(said, {**said, "s1-b": "z"}, case_sensitive=case_sensitive)
+    write_report(tmp_path / "report.html", [result], unit="word", title="speakers")
+    data = page_data(tmp_path / "report.html")
+    found = {group["name"]: group["sentences"] for group in data["speakers"]}
+    assert found == {name: len(utterances) for name, utterances in speakers_of(result).items()}
+    assert found == ({"S1": 1, "s1": 1, "s2": 1} if case_sensitive else {"s1": 2, "s2": 1})
+    assert {utterance["s"] for utterance in data["utterances"]} == found.keys()
+
+
+def test_rates_are_of_the_words_that_each_system_was_aligned_with(tmp_path: Path) -> None:
+    (tmp_path / "ref.trn").write_text("{ a b c d / e } f (s-1)\n")
+    (tmp_path / "one.trn").write_text("e x (s-1)\n")
+    (tmp_path / "two.trn").write_text("a b c d x (s-1)\n")
+    ref, one, two, page = (str(tmp_path / name) for name in ("ref.trn", "one.trn", "two.trn", "report.html"))
+    assert main([ref, one, "--compare", two, "--output", page]) == 0
+    data = page_data(Path(page))
+    rates = [50.0, 20.0]
+    assert [system["rate"] for system in data["systems"]] == rates
+    for entry, errors, words in (
+        *((group, "errors", "words") for group in (*data["speakers"], *data["lengths"])),
+        (data["utterances"][0], "e", "n"),
+    ):
+        assert [100 * e / n for e, n in zip(entry[errors], entry[words], strict=True)] == rates
+    groups = [["1", "2 / 5", "50.0 % 20.0 %"]]
+    assert probed(Path(page), SHOWN_RATES) == [groups, groups, ["s-1s1 error (50.0 %) → 1 error (20.0 %)"]]
