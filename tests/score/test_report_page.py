@@ -82,3 +82,22 @@ def test_rates_are_of_the_words_that_each_system_was_aligned_with(tmp_path: Path
         assert [100 * e / n for e, n in zip(entry[errors], entry[words], strict=True)] == rates
     groups = [["1", "2 / 5", "50.0 % 20.0 %"]]
     assert probed(Path(page), SHOWN_RATES) == [groups, groups, ["s-1s1 error (50.0 %) → 1 error (20.0 %)"]]
+
+
+@pytest.mark.parametrize(
+    ("case_sensitive", "found"),
+    [
+        (True, {"S:A > a": "s-1", "S:a > A": "s-2", "S:É > é": "s-3", "S:é > É": "s-4", "S:B > x": "s-5"}),
+        (False, {"S:É > é": "s-3", "S:é > É": "s-4", "S:b > x": "s-5"}),
+    ],
+)
+def test_a_click_on_an_error_lists_what_it_counts(tmp_path: Path, case_sensitive: bool, found: dict[str, str]) -> None:
+    said = {"s-1": "A", "s-2": "a", "s-3": "É", "s-4": "é", "s-5": "B"}
+    heard = {"s-1": "a", "s-2": "A", "s-3": "é", "s-4": "É", "s-5": "x"}
+    page = tmp_path / "report.html"
+    write_report(page, [scored(said, heard, case_sensitive=case_sensitive)], unit="word", title="case")
+    script = """for (const row of [...$("confusions").rows].slice(1)) {
+      row.click(); seen.push([$("filter").value, chosen.map(u => u.id).join()]); }"""
+    clicked = probed(page, script)
+    assert isinstance(clicked, list)
+    assert dict(clicked) == found

@@ -77,6 +77,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
     page: dict[str, Any] = {
         "title": title,
         "unit": unit,
+        "case_sensitive": first.case_sensitive,
         "made": f"Tympan {tympan.__version__}, {datetime.datetime.now():%Y-%m-%d %H:%M}.",
         "systems": [_system(result) for result in results],
         "speakers": _groups(speaker_of, results),
