@@ -15,7 +15,7 @@ from tympan.bin.report import main
 from tympan.score.report import write_report
 from tympan.score.result import ScoreResult, score
 from tympan.score.sclite_table import speakers_of
-from tympan.score.transcripts import Transcript
+from tympan.score.transcripts import Transcript, Unit
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SHOWN_RATES = """for (const name of ["speakers", "lengths"])
@@ -101,3 +101,33 @@ def test_a_click_on_an_error_lists_what_it_counts(tmp_path: Path, case_sensitive
     clicked = probed(page, script)
     assert isinstance(clicked, list)
     assert dict(clicked) == found
+
+
+@pytest.mark.parametrize(
+    ("unit", "noun"),
+    [("char", "characters"), ("word", "words"), ("token", "tokens"), ("mixed", "characters and words")],
+)
+def test_what_is_counted_has_a_name(tmp_path: Path, unit: Unit, noun: str) -> None:
+    page = tmp_path / "report.html"
+    write_report(page, [scored({"s-1": "a b"}, {"s-1": "a"})], unit=unit, title="units")
+    script = """seen.push($("subtitle").textContent);
+      for (const name of ["speakers", "lengths"]) seen.push($(name).rows[0].cells[2].textContent);"""
+    subtitle, *headings = probed(page, script)  # type: ignore[misc]
+    assert subtitle.startswith(f"1 utterances, 2 reference {noun}. Tympan")
+    assert headings == [noun, noun]
+
+
+def test_players_and_scrollbars_follow_the_scheme(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    write_report(page, [scored({"s-1": "a"}, {"s-1": "a"})], unit="word", title="scheme")
+    assert probed(page, "seen.push(getComputedStyle(document.documentElement).colorScheme);") == ["light dark"]
+
+
+def test_references_without_a_hypothesis_are_told_on_the_page(tmp_path: Path) -> None:
+    said = {f"s-{n}": "a" for n in range(7)}
+    whole, partial = scored(said, said), scored(said, {"s-6": "a"})
+    told = "References without a hypothesis, which count as deletions: 6 (s-0, s-1, s-2, s-3, s-4 and 1 more)"
+    for results, shown in (([whole], []), ([partial], [told]), ([whole, partial], [f"hyp: {told}"])):
+        page = tmp_path / "report.html"
+        write_report(page, results, unit="word", title="missing")
+        assert probed(page, 'seen.push(...[...$("missing").children].map(line => line.textContent));') == shown

@@ -15,7 +15,7 @@ from typing import Any
 import tympan
 from tympan.runtime.atomic import atomic_write
 from tympan.score.align import Counts, Step
-from tympan.score.result import Pair, ScoreResult
+from tympan.score.result import Pair, ScoreResult, shorten
 from tympan.score.sclite_table import speakers_of
 from tympan.score.significance import bootstrap_interval, compare
 from tympan.score.transcripts import Unit
@@ -107,7 +107,17 @@ def _system(result: ScoreResult) -> dict[str, Any]:
         "ins": total.insertions,
         "sentences": total.sentences,
         "wrong": total.wrong_sentences,
+        "missing": _missing(result),
     }
+
+
+def _missing(result: ScoreResult) -> str | None:
+    """What became of the references without a hypothesis."""
+    if not result.missing:
+        return None
+    is_counted = not {utterance.id for utterance in result.utterances}.isdisjoint(result.missing)
+    what = "count as deletions" if is_counted else "are left out"
+    return f"References without a hypothesis, which {what}: {len(result.missing)} ({shorten(result.missing)})"
 
 
 def _step(step: Step) -> str | list[str]:
