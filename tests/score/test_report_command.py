@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -46,3 +47,31 @@ def test_a_directory_is_no_page(data_dir: Path, output: str, monkeypatch: pytest
     monkeypatch.chdir(data_dir.parent)
     with pytest.raises(UserError, match=re.escape(f"--output: {output} is a directory: name a file, e.g.")):
         report(data_dir, "--output", output)
+
+
+def test_symbols_are_taken_out_and_missing_hypotheses_left_out(data_dir: Path) -> None:
+    ref, page = data_dir.parent / "ref", data_dir.parent / "report.html"
+    (ref / "text").write_text("s-a x y\ns-b z\n")
+    (ref / "hyp").write_text("s-a x <noise> y\n")
+    (ref / "symbols").write_text("<noise>\n")
+    symbols = ["--non_linguistic_symbols", str(ref / "symbols")]
+    for options, errors, words in (([], 2, 3), (symbols, 1, 3), ([*symbols, "--sclite_compat", "true"], 0, 2)):
+        assert report(data_dir, *options, "--output", str(page)) == 0
+        match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.S)
+        assert match
+        (system,) = json.loads(match[1])["systems"]
+        assert (system["sub"] + system["del"] + system["ins"], system["words"]) == (errors, words)
+        told = "are left out" if "--sclite_compat" in options else "count as deletions"
+        assert system["missing"] == f"References without a hypothesis, which {told}: 1 (s-b)"
+    with pytest.raises(UserError, match="would be written over"):
+        report(data_dir, *symbols, "--output", str(ref / "symbols"))
+
+
+def test_results_of_different_utterances_are_not_compared(data_dir: Path) -> None:
+    ref = data_dir.parent / "ref"
+    (ref / "text").write_text("s-a x\ns-b z\n")
+    (ref / "hyp").write_text("s-a x\ns-b z\n")
+    (ref / "other").write_text("s-a x\n")
+    page = data_dir.parent / "report.html"
+    with pytest.raises(UserError, match="were scored on different utterances: they cannot be paired"):
+        report(data_dir, "--compare", str(ref / "other"), "--sclite_compat", "true", "--output", str(page))

@@ -25,6 +25,8 @@ class Options:
     utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside REF)")
     case_sensitive: bool = option(False, help="tell a from A")
     remove_space: bool = option(False, help="with --unit char, spaces of a Kaldi text do not count")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols that are taken out before scoring")
+    sclite_compat: bool = option(False, help="drop references that have no hypothesis, as sclite does")
     nj: int = option(1, help="processes that read audio")
     allow_pipes: bool = option(False, help="let wav.scp run programs (`cmd |`)")
 
@@ -49,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 utt2spk=options.utt2spk,
                 case_sensitive=options.case_sensitive,
                 remove_space=options.remove_space,
+                non_linguistic_symbols=options.non_linguistic_symbols,
+                drop_missing=options.sclite_compat,
             ),
             name=name,
         )
@@ -79,7 +83,8 @@ def _inputs(options: Options) -> list[Path | None]:
     data = options.data_dir
     tables = [data / name for name in known_files(data)] if data is not None and data.is_dir() else []
     beside = options.ref.parent / "utt2spk"
-    return [options.ref, options.hyp, options.compare, options.utt2spk, beside, *tables]
+    named = [options.ref, options.hyp, options.compare, options.utt2spk, options.non_linguistic_symbols]
+    return [*named, beside, *tables]
 
 
 def _check(options: Options) -> None:

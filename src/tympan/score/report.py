@@ -56,6 +56,8 @@ def write_report(
 
 def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, Any]:
     first = results[0]
+    # First of all: it refuses results of different utterances.
+    difference = compare(*results) if len(results) == 2 else None
     speaker_of = {u.id: name for name, utterances in speakers_of(first).items() for u in utterances}
     others = [{utterance.id: utterance for utterance in result.utterances} for result in results]
     utterances = []
@@ -85,8 +87,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
         "confusions": _confusions(results),
         "utterances": utterances,
     }
-    if len(results) == 2:
-        difference = compare(*results)
+    if difference is not None:
         page["comparison"] = {
             "difference": difference.difference,
             "p": difference.p_value,
