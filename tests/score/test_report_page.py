@@ -39,7 +39,14 @@ def probed(page: Path, script: str) -> object:
     probe.write_text(text, encoding="utf-8")
     quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
     quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command = [CHROMIUM, *quiet, f"--user-data-dir={page.parent / 'profile'}", "--dump-dom", probe.as_uri()]
+    command = [
+        CHROMIUM,
+        *quiet,
+        f"--user-data-dir={page.parent / 'profile'}",
+        "--dump-dom",
+        "--window-size=1100,900",
+        probe.as_uri(),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r'<p id="seen">(.*?)</p>', done.stdout)
     assert found
@@ -104,17 +111,24 @@ def test_a_click_on_an_error_lists_what_it_counts(tmp_path: Path, case_sensitive
 
 
 @pytest.mark.parametrize(
-    ("unit", "noun"),
-    [("char", "characters"), ("word", "words"), ("token", "tokens"), ("mixed", "characters and words")],
+    ("unit", "noun", "heading"),
+    [
+        ("char", "characters", "chars"),
+        ("word", "words", "words"),
+        ("token", "tokens", "tokens"),
+        ("mixed", "characters and words", "units"),
+    ],
 )
-def test_what_is_counted_has_a_name(tmp_path: Path, unit: Unit, noun: str) -> None:
+def test_what_is_counted_has_a_name(tmp_path: Path, unit: Unit, noun: str, heading: str) -> None:
     page = tmp_path / "report.html"
-    write_report(page, [scored({"s-1": "a b"}, {"s-1": "a"})], unit=unit, title="units")
+    write_report(page, [scored({"s1-1": "a b"}, {"s1-1": "c"})], unit=unit, title="units")
     script = """seen.push($("subtitle").textContent);
-      for (const name of ["speakers", "lengths"]) seen.push($(name).rows[0].cells[2].textContent);"""
+      for (const name of ["speakers", "lengths"]) {
+        const box = $(name).parentElement;
+        seen.push([$(name).rows[0].cells[2].textContent, box.scrollWidth <= box.clientWidth]); }"""
     subtitle, *headings = probed(page, script)  # type: ignore[misc]
     assert subtitle.startswith(f"1 utterances, 2 reference {noun}. Tympan")
-    assert headings == [noun, noun]
+    assert headings == [[heading, True], [heading, True]]
 
 
 def test_players_and_scrollbars_follow_the_scheme(tmp_path: Path) -> None:
