@@ -110,8 +110,9 @@ def _media(
             base=base,
             allow_pipes=allow_pipes,
         )
-        # In place: a copy of an hour is as large as the hour.
-        np.nan_to_num(audio.samples, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
+        # In place and only where needed: copies and masks of an hour are as large as the hour.
+        if not np.isfinite(audio.samples).all():
+            np.nan_to_num(audio.samples, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
         sound = linked.audio if linked else _embedded(audio, recording.source)
     except UserError as error:
         return recording.utterance, str(error)
