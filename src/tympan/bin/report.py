@@ -25,6 +25,8 @@ class Options:
     utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside REF)")
     case_sensitive: bool = option(False, help="tell a from A")
     remove_space: bool = option(False, help="with --unit char, spaces of a Kaldi text do not count")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols that are taken out before scoring")
+    sclite_compat: bool = option(False, help="drop references that have no hypothesis, as sclite does")
     nj: int = option(1, help="processes that read audio")
     allow_pipes: bool = option(False, help="let wav.scp run programs (`cmd |`)")
 
@@ -37,9 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.score.media import collect_media
     from tympan.score.report import write_report
 
-    refuse_overwriting(
-        [options.output], (options.ref, options.hyp, options.compare, options.utt2spk), option="--output"
-    )
+    refuse_overwriting([options.output], _inputs(options), option="--output")
     unit = options.unit or default_unit(options.ref)
     hypotheses = [hyp for hyp in (options.hyp, options.compare) if hyp is not None]
     results = [
@@ -51,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 utt2spk=options.utt2spk,
                 case_sensitive=options.case_sensitive,
                 remove_space=options.remove_space,
+                non_linguistic_symbols=options.non_linguistic_symbols,
+                drop_missing=options.sclite_compat,
             ),
             name=name,
         )
@@ -74,8 +76,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _inputs(options: Options) -> list[Path | None]:
+    """What the page must not be written over: what is named, and what is read without being named."""
+    from tympan.data.kaldi_dir import known_files
+
+    data = options.data_dir
+    tables = [data / name for name in known_files(data)] if data is not None and data.is_dir() else []
+    beside = options.ref.parent / "utt2spk"
+    named = [options.ref, options.hyp, options.compare, options.utt2spk, options.non_linguistic_symbols]
+    return [*named, beside, *tables]
+
+
 def _check(options: Options) -> None:
     mistakes = Mistakes()
+    if options.output.is_dir():
+        mistakes.add("--output", f"{options.output} is a directory: name a file, e.g. {options.output / 'report.html'}")
     for name, least in (("nj", 1), ("spectrograms", 0)):
         if getattr(options, name) < least:
             mistakes.add(f"--{name}", f"must be at least {least}, found {getattr(options, name)}")

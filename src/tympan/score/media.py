@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 
 from tympan.data.audio import Audio, AudioError, audio_info, locate, read_audio, resample
-from tympan.data.kaldi_dir import DataDir
+from tympan.data.kaldi_dir import DataDir, Segment
 from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
 from tympan.score.report import Media
@@ -24,8 +24,10 @@ from tympan.score.result import shorten
 
 logger = logging.getLogger(__name__)
 
-PLAYABLE = {".wav", ".flac", ".mp3", ".ogg"}
-"""What browsers play as it is; anything else is embedded."""
+PLAYABLE_NAMES = {".wav", ".flac", ".mp3", ".ogg"}
+PLAYABLE_FORMATS = {"WAV", "WAVEX", "FLAC", "MP3", "OGG"}
+PLAYABLE_WAV_CODECS = {"PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "ULAW", "ALAW"}
+"""What browsers play as it is, under these names; anything else is embedded (a .wav may be NIST sphere or ADPCM)."""
 MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 WINDOW_MS, SHIFT_MS = 25, 10
 PICTURE_HEIGHT, PICTURE_WIDTH = 128, 900
@@ -72,13 +74,17 @@ def collect_media(
 
 def _recordings(data_dir: Path, utterances: Sequence[str]) -> list[Recording]:
     data = DataDir.read(data_dir)
-    missing = [u for u in utterances if u not in (data.segments or data.wav)]
+    whole = {name: Segment(name, 0.0, None) for name in data.wav}
+    parts = {u: part for u, part in (data.segments or whole).items() if part.recording in data.wav}
+    missing = [utterance for utterance in utterances if utterance not in parts]
+    if len(missing) == len(utterances):
+        raise UserError(f"{data_dir}: no audio for any utterance ({shorten(missing)}): is it the same set?")
     if missing:
-        raise UserError(f"{data_dir}: no audio for {len(missing)} utterances ({shorten(missing)}): is it the same set?")
-    if not data.segments:
-        return [Recording(utterance, str(data.wav[utterance])) for utterance in utterances]
-    parts = [(utterance, data.segments[utterance]) for utterance in utterances]
-    return [Recording(u, str(data.wav[part.recording]), part.start_s, part.end_s) for u, part in parts]
+        logger.warning(
+            "%s: no audio for %d of %d utterances: %s", data_dir, len(missing), len(utterances), shorten(missing)
+        )
+    found = [(utterance, parts[utterance]) for utterance in utterances if utterance in parts]
+    return [Recording(u, str(data.wav[part.recording]), part.start_s, part.end_s) for u, part in found]
 
 
 def _media(
@@ -91,15 +97,11 @@ def _media(
     allow_pipes: bool,
 ) -> tuple[str, Media | str]:
     """Of one utterance, or what is wrong with its recording."""
-    is_whole_file = recording.start_s == 0.0 and recording.end_s is None
-    is_linkable = is_whole_file and Path(recording.source).suffix.lower() in PLAYABLE and not embed_audio
     has_picture = recording.utterance in pictured
-    link = _link(recording.source, base, report_dir) if is_linkable else None
     try:
-        if link and not has_picture:
-            # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
-            info = audio_info(recording.source, base=base)
-            return recording.utterance, Media(audio=link, duration_s=round(info.duration_s, 2))
+        linked = None if embed_audio else _linked(recording, base, report_dir)
+        if linked and not has_picture:
+            return recording.utterance, linked
         audio = read_audio(
             recording.source,
             channel=0,
@@ -108,15 +110,32 @@ def _media(
             base=base,
             allow_pipes=allow_pipes,
         )
-        audio = Audio(np.nan_to_num(audio.samples, nan=0.0, posinf=1.0, neginf=-1.0), audio.rate)
-        sound = link or _embedded(audio, recording.source)
+        # In place and only where needed: copies and masks of an hour are as large as the hour.
+        if not np.isfinite(audio.samples).all():
+            np.nan_to_num(audio.samples, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
+        sound = linked.audio if linked else _embedded(audio, recording.source)
     except UserError as error:
         return recording.utterance, str(error)
     return recording.utterance, Media(sound, spectrogram(audio) if has_picture else None, round(audio.duration_s, 2))
 
 
-def _link(source: str, base: Path, report_dir: Path) -> str:
-    return quote(os.path.relpath(Path(str(locate(source, base))).resolve(), report_dir))
+def _linked(recording: Recording, base: Path, report_dir: Path) -> Media | None:
+    """The way from the page to the file; None for what a browser can't play as it lies there."""
+    is_whole_file = recording.start_s == 0.0 and recording.end_s is None
+    if not is_whole_file or Path(recording.source).suffix.lower() not in PLAYABLE_NAMES:
+        return None
+    # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
+    info = audio_info(recording.source, base=base)
+    if info.frames == 0:
+        raise AudioError(f"{recording.source}: has no samples")
+    path = locate(recording.source, base)
+    inside = soundfile.info(path)
+    if inside.format not in PLAYABLE_FORMATS:
+        return None
+    if inside.format.startswith("WAV") and inside.subtype not in PLAYABLE_WAV_CODECS:
+        return None
+    link = quote(os.path.relpath(Path(path).resolve(), report_dir))
+    return Media(audio=link, duration_s=round(info.duration_s, 2))
 
 
 def _embedded(audio: Audio, source: str) -> str:
@@ -125,9 +144,11 @@ def _embedded(audio: Audio, source: str) -> str:
         raise AudioError(f"{source}: has no samples")
     rate = min((rate for rate in MP3_RATES if rate >= audio.rate), default=MP3_RATES[-1])
     samples = audio.samples.clip(-1.0, 1.0)
+    if rate != audio.rate:
+        samples = resample(samples, audio.rate, rate)
     buffer = io.BytesIO()
     try:
-        soundfile.write(buffer, resample(samples, audio.rate, rate), rate, format="MP3")
+        soundfile.write(buffer, samples, rate, format="MP3")
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{source}: can't be written as MP3 ({error.error_string})") from None
     return _data_uri(buffer, "audio/mpeg")
@@ -138,16 +159,29 @@ def spectrogram(audio: Audio) -> str:
     from matplotlib import colormaps
     from PIL import Image
 
-    window, shift = (max(1, audio.rate * ms // 1000) for ms in (WINDOW_MS, SHIFT_MS))
-    samples = np.pad(audio.samples, (0, max(0, window - len(audio.samples))))
-    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::shift] * np.hanning(window)
-    power = np.abs(np.fft.rfft(frames)) ** 2
-    decibel = 10 * np.log10(np.maximum(power, 1e-12)).T[::-1]
+    decibel = _decibel(audio)[::-1]
     shade = np.clip((decibel - decibel.max()) / DYNAMIC_RANGE_DB + 1, 0, 1)
     image = Image.fromarray((colormaps["magma"](shade)[..., :3] * 255).astype(np.uint8))
     buffer = io.BytesIO()
     image.resize((min(image.width * 2, PICTURE_WIDTH), PICTURE_HEIGHT)).save(buffer, format="JPEG", quality=70)
     return _data_uri(buffer, "image/jpeg")
+
+
+def _decibel(audio: Audio) -> np.ndarray:
+    """(frequency, time): a column for each frame, or for the mean of several where the picture is narrower.
+
+    Column by column: all frames of a long recording at once would take a hundred times its own memory.
+    """
+    window, shift = (max(1, audio.rate * ms // 1000) for ms in (WINDOW_MS, SHIFT_MS))
+    missing = max(0, window - len(audio.samples))
+    samples = np.pad(audio.samples, (0, missing)) if missing else audio.samples
+    frames = np.lib.stride_tricks.sliding_window_view(samples, window)[::shift]
+    taper = np.hanning(window)
+    columns = []
+    for part in np.array_split(frames, min(len(frames), PICTURE_WIDTH)):
+        power = np.abs(np.fft.rfft(part * taper)) ** 2
+        columns.append(10 * np.log10(np.maximum(power, 1e-12)).mean(axis=0))
+    return np.stack(columns, axis=1)
 
 
 def _data_uri(buffer: io.BytesIO, kind: str) -> str:

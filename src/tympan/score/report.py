@@ -15,7 +15,8 @@ from typing import Any
 import tympan
 from tympan.runtime.atomic import atomic_write
 from tympan.score.align import Counts, Step
-from tympan.score.result import Pair, ScoreResult
+from tympan.score.result import Pair, ScoreResult, shorten
+from tympan.score.sclite_table import speakers_of
 from tympan.score.significance import bootstrap_interval, compare
 from tympan.score.transcripts import Unit
 
@@ -55,14 +56,18 @@ def write_report(
 
 def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, Any]:
     first = results[0]
+    # First of all: it refuses results of different utterances.
+    difference = compare(*results) if len(results) == 2 else None
+    speaker_of = {u.id: name for name, utterances in speakers_of(first).items() for u in utterances}
     others = [{utterance.id: utterance for utterance in result.utterances} for result in results]
     utterances = []
     for utterance in first.utterances:
         sides = [other[utterance.id] for other in others]
         entry: dict[str, Any] = {
             "id": utterance.id,
-            "s": utterance.speaker,
-            "n": utterance.counts.words,
+            "s": speaker_of[utterance.id],
+            # Not one number: of `{ a / b }`, each alignment takes the wording that suits its hypothesis.
+            "n": [side.counts.words for side in sides],
             "e": [side.counts.errors for side in sides],
             "a": [[_step(step) for step in side.steps] for side in sides],
         }
@@ -74,15 +79,15 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
     page: dict[str, Any] = {
         "title": title,
         "unit": unit,
+        "case_sensitive": first.case_sensitive,
         "made": f"Tympan {tympan.__version__}, {datetime.datetime.now():%Y-%m-%d %H:%M}.",
         "systems": [_system(result) for result in results],
-        "speakers": _groups({u.id: u.speaker for u in first.utterances}, results),
+        "speakers": _groups(speaker_of, results),
         "lengths": _groups({u.id: _length_bin(u.counts.words) for u in first.utterances}, results, in_order=_BIN_NAMES),
         "confusions": _confusions(results),
         "utterances": utterances,
     }
-    if len(results) == 2:
-        difference = compare(*results)
+    if difference is not None:
         page["comparison"] = {
             "difference": difference.difference,
             "p": difference.p_value,
@@ -103,7 +108,17 @@ def _system(result: ScoreResult) -> dict[str, Any]:
         "ins": total.insertions,
         "sentences": total.sentences,
         "wrong": total.wrong_sentences,
+        "missing": _missing(result),
     }
+
+
+def _missing(result: ScoreResult) -> str | None:
+    """What became of the references without a hypothesis."""
+    if not result.missing:
+        return None
+    is_counted = not {utterance.id for utterance in result.utterances}.isdisjoint(result.missing)
+    what = "count as deletions" if is_counted else "are left out"
+    return f"References without a hypothesis, which {what}: {len(result.missing)} ({shorten(result.missing)})"
 
 
 def _step(step: Step) -> str | list[str]:
@@ -137,7 +152,7 @@ def _groups(
         {
             "name": name,
             "sentences": counts[0][name].sentences,
-            "words": counts[0][name].words,
+            "words": [groups[name].words for groups in counts],
             "errors": [groups[name].errors for groups in counts],
         }
         for name in names
