@@ -11,7 +11,7 @@ import pytest
 import soundfile
 import yaml
 
-from tympan.bin import asr_inference, transcribe
+from tympan.bin import asr_align, asr_inference, transcribe
 from tympan.bin.main import run
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
@@ -128,3 +128,18 @@ def test_python_says_what_is_wrong(model: Path) -> None:
     aligned = Recognizer.from_pretrained(model).align(str(model / "an253-fash-b.wav"), "GO")
     assert aligned.times is not None
     assert len(aligned.times) == 2
+
+
+def test_alignment_reads_before_it_writes(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = tmp_path / "times.ctm"
+    with pytest.raises(UserError, match=r"missing\.wav"):
+        asr_align.main([str(model), "--audio", str(tmp_path / "missing.wav"), "--text", "GO", "--output", str(output)])
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="--text belongs to --audio"):
+        asr_align.main([str(model), "--data_dir", str(tmp_path), "--text", "GO"])
+    soundfile.write(tmp_path / "nan.wav", np.full(RATE, np.nan), RATE, subtype="FLOAT")
+    (tmp_path / "wav.scp").write_text(f"a {model / 'an253-fash-b.wav'}\nb {tmp_path / 'nan.wav'}\n")
+    (tmp_path / "text").write_text("a GO\nb GO\n")
+    assert asr_align.main([str(model), "--data_dir", str(tmp_path), "--output", str(output)]) == 1
+    assert {line.split()[0] for line in read(output)} == {"a"}
+    assert "not finite" in capsys.readouterr().err

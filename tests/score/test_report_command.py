@@ -73,5 +73,5 @@ def test_results_of_different_utterances_are_not_compared(data_dir: Path) -> Non
     (ref / "hyp").write_text("s-a x\ns-b z\n")
     (ref / "other").write_text("s-a x\n")
     page = data_dir.parent / "report.html"
-    with pytest.raises(UserError, match="were scored on different utterances: they cannot be paired"):
+    with pytest.raises(UserError, match="were scored on different utterances, 2 and 1: they cannot be paired"):
         report(data_dir, "--compare", str(ref / "other"), "--sclite_compat", "true", "--output", str(page))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError("--data_dir DIR, or --audio FILE with --text 'WORDS', says what to align")
     if options.audio is not None and options.text is None:
         raise UserError("--audio needs --text, what is said in it")
+    if options.data_dir is not None and options.text is not None:
+        raise UserError("--text belongs to --audio: a data directory has its own text file")
     if options.text is not None and not options.text.strip():
         raise UserError("--text is empty: it says what is said in the recording")
     if options.format == "srt" and options.data_dir is not None:
@@ -51,8 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         limits=BatchLimits(max_piece_s=options.max_piece_s),
     )
     faults = 0
+    given = _given(recognizer, options)
     with _written_as_it_comes(options.output) as stream:
-        for name, samples, text in _given(recognizer, options):
+        for name, samples, text in given:
             try:
                 hypothesis = _aligned(recognizer, samples, text)
             except UserError as error:
@@ -93,44 +96,44 @@ def _aligned(recognizer: Any, samples: Any, text: str) -> Any:
         ) from None
 
 
-def _given(recognizer: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
+def _given(recognizer: Any, options: Options) -> Iterable[tuple[str, Any, str]]:
     """(name, samples or what is wrong with them, text)."""
     if options.audio is not None:
-        yield options.audio.stem, recognizer.read(options.audio), options.text or ""
-        return
+        return [(options.audio.stem, recognizer.read(options.audio), options.text or "")]
     from tympan.data.kaldi_dir import DataDir
 
     assert options.data_dir is not None
     data = DataDir.read(options.data_dir)
     if not data.text:
         raise UserError(f"{options.data_dir}: there is no text to align")
+    return _parts(recognizer, data, options)
+
+
+def _parts(recognizer: Any, data: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
+    assert options.data_dir is not None
     left, without_text = dict(data.text), 0
     for name, source, segment in data.parts():
         text = left.pop(name, None)
         if text is None:
             without_text += 1
         else:
-            yield name, _read(source, segment, rate=recognizer.rate, options=options), text
+            yield name, _read(recognizer, source, segment, options), text
     for name in left:
         yield name, UserError(f"it is in {options.data_dir / 'text'}, but there is no recording of it"), ""
     if without_text:
         print(f"tympan: {without_text} recordings have no text and were left out", file=sys.stderr)
 
 
-def _read(source: str, segment: Any, *, rate: int, options: Options) -> Any:
+def _read(recognizer: Any, source: str, segment: Any, options: Options) -> Any:
     """Samples, or what is wrong with them."""
-    from tympan.data.audio import read_audio
-
     try:
-        return read_audio(
+        return recognizer.read_source(
             source,
-            rate=rate,
-            channel=0,
             start_s=segment.start_s,
             end_s=segment.end_s,
-            allow_pipes=options.allow_pipes,
             base=options.data_dir,
-        ).samples
+            allow_pipes=options.allow_pipes,
+        )
     except UserError as error:
         return error
 
