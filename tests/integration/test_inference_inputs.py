@@ -13,6 +13,7 @@ import yaml
 
 from tympan.bin import asr_align, asr_inference, transcribe
 from tympan.bin.main import run
+from tympan.decode.model_files import find_model
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
 
@@ -112,6 +113,15 @@ def test_a_model_may_move_and_may_not_change(
     (moved / "tokens.txt").write_text(tokens.replace("\nG\n", "\nĜ\n"), encoding="utf-8")
     with pytest.raises(UserError, match="token_list of the configuration was"):
         decode(moved, tmp_path, lines)
+
+
+def test_what_decides_about_results_beside_the_weights(model: Path, tmp_path: Path) -> None:
+    shutil.copytree(model, tmp_path / "m")
+    files = find_model(tmp_path / "m")
+    assert set(files.companions()) == {"token_list of the configuration"}
+    (tmp_path / "m" / "features.yaml").write_text("cmvn: mean.ark\n")
+    (tmp_path / "m" / "mean.ark").touch()
+    assert set(files.companions()) == {"token_list of the configuration", "features.yaml", "cmvn"}
 
 
 def test_settings_that_do_nothing_are_told(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

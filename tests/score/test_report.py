@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
 import re
@@ -16,13 +15,12 @@ import numpy as np
 import pytest
 import soundfile
 
+from tests.score.report_page import browse, page_data, probed
 from tympan.bin.report import main
 from tympan.errors import UserError
 from tympan.score.report import write_report
 from tympan.score.result import score
 from tympan.score.transcripts import Transcript
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 @pytest.fixture
@@ -36,13 +34,6 @@ def data_dir(tmp_path: Path) -> Path:
     (tmp_path / "text").write_text("s1-a 今天 天气\ns2-b </script> x\n", encoding="utf-8")
     (tmp_path / "hyp").write_text("s1-a 今天 天汽\ns2-b </script> x\n", encoding="utf-8")
     return tmp_path
-
-
-def page_data(page: Path) -> dict:
-    text = page.read_text(encoding="utf-8")
-    match = re.search(r'id="data">(.*?)</script>', text, re.S)
-    assert match
-    return json.loads(match[1])
 
 
 def test_page_holds_the_result(data_dir: Path) -> None:
@@ -127,28 +118,6 @@ def test_options_that_make_no_sense_are_refused(data_dir: Path, options: list[st
     with pytest.raises(UserError, match=re.escape(message)):
         main([str(data_dir / "text"), str(data_dir / "hyp"), "--output", str(data_dir / "report.html"), *options])
     assert not (data_dir / "report.html").exists()
-
-
-def browse(page: Path, *flags: str) -> str:
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    profile = f"--user-data-dir={page.parent / 'profile'}"
-    done = subprocess.run(
-        [CHROMIUM, *quiet, profile, *flags, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
-    )
-    return done.stdout
-
-
-def probed(page: Path, script: str, *flags: str) -> object:
-    """What a script in the page puts into `seen`."""
-    ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
-    page.write_text(text, encoding="utf-8")
-    found = re.search(r'<p id="seen">(.*?)</p>', browse(page, "--dump-dom", *flags))
-    assert found
-    return json.loads(html.unescape(found[1]))
 
 
 def test_browser_shows_two_decodes(data_dir: Path) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
+from tests.score.report_page import page_data
 from tympan.bin.report import main
 from tympan.errors import UserError
 
@@ -57,9 +57,7 @@ def test_symbols_are_taken_out_and_missing_hypotheses_left_out(data_dir: Path) -
     symbols = ["--non_linguistic_symbols", str(ref / "symbols")]
     for options, errors, words in (([], 2, 3), (symbols, 1, 3), ([*symbols, "--sclite_compat", "true"], 0, 2)):
         assert report(data_dir, *options, "--output", str(page)) == 0
-        match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.S)
-        assert match
-        (system,) = json.loads(match[1])["systems"]
+        (system,) = page_data(page)["systems"]
         assert (system["sub"] + system["del"] + system["ins"], system["words"]) == (errors, words)
         told = "are left out" if "--sclite_compat" in options else "count as deletions"
         assert system["missing"] == f"References without a hypothesis, which {told}: 1 (s-b)"

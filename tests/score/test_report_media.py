@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 import tracemalloc
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import soundfile
 from PIL import Image
 
+from tests.score.report_page import page_data
 from tympan.bin.report import main
 from tympan.data.audio import Audio
 from tympan.errors import UserError
@@ -39,9 +39,7 @@ def reported(data_dir: Path, *options: str) -> list[dict]:
     page = data_dir / "report.html"
     files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
     assert main([*files, *options]) == 0
-    match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.S)
-    assert match
-    return json.loads(match[1])["utterances"]
+    return page_data(page)["utterances"]
 
 
 def test_an_utterance_that_wav_scp_lacks_does_not_cost_the_report(

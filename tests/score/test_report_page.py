@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import html
-import json
-import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.score.report_page import page_data, probed
 from tympan.bin.report import main
 from tympan.score.report import write_report
 from tympan.score.result import ScoreResult, score
 from tympan.score.sclite_table import speakers_of
 from tympan.score.transcripts import Transcript, Unit
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 SHOWN_RATES = """for (const name of ["speakers", "lengths"])
   seen.push([...$(name).rows].slice(1).map(row => [...row.cells].slice(1).map(cell => cell.textContent.trim())));
 seen.push([...document.querySelectorAll(".head")].map(head => head.textContent));"""
-
-
-def page_data(page: Path) -> dict:
-    match = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.S)
-    assert match
-    return json.loads(match[1])
-
-
-def probed(page: Path, script: str) -> object:
-    """What a script in the page puts into `seen`."""
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on this machine")
-    ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
-    probe = page.with_name("probe.html")
-    text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
-    probe.write_text(text, encoding="utf-8")
-    quiet = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    quiet += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    command = [
-        CHROMIUM,
-        *quiet,
-        f"--user-data-dir={page.parent / 'profile'}",
-        "--dump-dom",
-        "--window-size=1100,900",
-        probe.as_uri(),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    found = re.search(r'<p id="seen">(.*?)</p>', done.stdout)
-    assert found
-    return json.loads(html.unescape(found[1]))
 
 
 def scored(said: dict[str, str], heard: dict[str, str], *, case_sensitive: bool = False) -> ScoreResult:
@@ -105,9 +70,7 @@ def test_a_click_on_an_error_lists_what_it_counts(tmp_path: Path, case_sensitive
     write_report(page, [scored(said, heard, case_sensitive=case_sensitive)], unit="word", title="case")
     script = """for (const row of [...$("confusions").rows].slice(1)) {
       row.click(); seen.push([$("filter").value, chosen.map(u => u.id).join()]); }"""
-    clicked = probed(page, script)
-    assert isinstance(clicked, list)
-    assert dict(clicked) == found
+    assert dict(probed(page, script)) == found
 
 
 @pytest.mark.parametrize(
@@ -126,7 +89,7 @@ def test_what_is_counted_has_a_name(tmp_path: Path, unit: Unit, noun: str, headi
       for (const name of ["speakers", "lengths"]) {
         const box = $(name).parentElement;
         seen.push([$(name).rows[0].cells[2].textContent, box.scrollWidth <= box.clientWidth]); }"""
-    subtitle, *headings = probed(page, script)  # type: ignore[misc]
+    subtitle, *headings = probed(page, script, "--window-size=1100,900")
     assert subtitle.startswith(f"1 utterances, 2 reference {noun}. Tympan")
     assert headings == [[heading, True], [heading, True]]
 

@@ -28,8 +28,8 @@ WEIGHTS = (
     "valid.*.best.pth",
 )
 NGRAMS = ("ngram.*", "ngram")
-BESIDE = ("features.yaml", "cmvn.ark")
-"""How a model's stored features were made."""
+FEATURES_FILE = "features.yaml"
+"""How a model's stored features were made; it names their statistics."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,11 @@ class ModelFiles:
                 # A model carries names of files that decoding does not need.
                 with contextlib.suppress(UserError):
                     found[f"{name} of the configuration"] = self.find(named[name])
-        for name in BESIDE:
-            found[name] = self.asr_train_config.parent / name
+        features = self.asr_train_config.parent / FEATURES_FILE
+        if features.is_file():
+            found[FEATURES_FILE] = features
+            statistics = _read_mapping(features).get("cmvn")
+            found["cmvn"] = None if statistics is None else features.parent / statistics
         return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
     def find(self, path: str) -> Path:

@@ -12,9 +12,8 @@ import yaml
 from safetensors.torch import save
 
 from tympan.decode.load import load_model
-from tympan.decode.model_files import CONFIG, SETTINGS, ModelFiles, find_model
+from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
 from tympan.decode.settings import DecodeSettings
-from tympan.decode.speech_input import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write

@@ -12,12 +12,11 @@ import torch
 import yaml
 
 from tympan.data.audio import Audio
+from tympan.decode.model_files import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.features.cmvn import read_stats
 from tympan.features.extractor import compute_features, load_options
 from tympan.features.frontend import parse_rate
-
-FEATURES_FILE = "features.yaml"
 
 
 @dataclass(frozen=True)
