@@ -1,4 +1,4 @@
-"""Training options that need or exclude each other, and their ranges: what can be said before data is read."""
+"""Training options that need or exclude each other: what can be said before data is read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ Values = Mapping[str, Any]
 
 
 def check_together(values: Values) -> Iterator[Conflict]:
-    """Every conflict in a training configuration."""
-    yield from _ranges(values)
+    """Conflicts between the options that every training command has."""
+    if values["grad_clip"] < 0.0:
+        # torch would turn the gradient around
+        yield Conflict(("grad_clip",), f"must not be negative, found {values['grad_clip']}; inf clips nothing")
     yield from _devices(values)
     yield from _batches(values)
-    yield from _model(values)
     if values["use_amp"] and values["train_dtype"] in ("float64", "O0", "O1", "O2", "O3"):
         text = f"excludes train_dtype {values['train_dtype']}; O1 is mixed precision by itself"
         yield Conflict(("use_amp", "train_dtype"), text)
@@ -26,20 +27,6 @@ def check_together(values: Values) -> Iterator[Conflict]:
     if values["exclude_weight_decay_conf"] and not values["exclude_weight_decay"]:
         yield Conflict(("exclude_weight_decay_conf", "exclude_weight_decay"), "needs --exclude_weight_decay true")
     yield from _weight_decay(values["exclude_weight_decay_conf"])
-
-
-def _ranges(values: Values) -> Iterator[Conflict]:
-    for name, least in _LEAST.items():
-        value = values.get(name)
-        for number in value if isinstance(value, list) else [value]:
-            if number is not None and number < least:
-                yield Conflict((name,), f"must be at least {least}, found {number}")
-    if values["grad_clip"] < 0.0:
-        # torch would turn the gradient around
-        yield Conflict(("grad_clip",), f"must not be negative, found {values['grad_clip']}; inf clips nothing")
-    for name in ("rir_apply_prob", "noise_apply_prob"):
-        if not 0.0 <= values.get(name, 0.0) <= 1.0:
-            yield Conflict((name,), f"must lie between 0 and 1, found {values[name]}")
 
 
 def _weight_decay(conf: Values) -> Iterator[Conflict]:
@@ -75,49 +62,3 @@ def _batches(values: Values) -> Iterator[Conflict]:
     if most is not None and most < values["min_batch_size"]:
         text = f"{most} is below min_batch_size, which is {values['min_batch_size']}"
         yield Conflict(("max_batch_size", "min_batch_size"), text)
-
-
-def _model(values: Values) -> Iterator[Conflict]:
-    if values.get("frontend", "") is None and values["input_size"] is None:
-        text = "is null, so --input_size must say how many values a frame of the features has"
-        yield Conflict(("frontend", "input_size"), text)
-    ctc_weight = values["model_conf"].get("ctc_weight", 1.0)
-    if values.get("decoder", "") is None and ctc_weight != 1.0:
-        text = f"is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found {ctc_weight}"
-        yield Conflict(("decoder", "model", "model_conf"), text)
-    # A model that is loaded has its statistics in its weights, and --collect_stats makes the file; training needs it.
-    lacks_file = values.get("normalize") == "global_mvn" and values["normalize_conf"].get("stats_file") is None
-    if lacks_file and not values["collect_stats"]:
-        yield Conflict(("normalize", "normalize_conf"), "global_mvn needs --normalize_conf stats_file=FILE")
-    reads_text = any(kind == "text" for _, _, kind in values["train_data_path_and_name_and_type"])
-    needs_model = values["use_preprocessor"] and values["token_type"] == "bpe" and values["bpemodel"] is None
-    if reads_text and needs_model:
-        yield Conflict(("token_type", "bpemodel"), "bpe needs --bpemodel; or use --token_type char")
-
-
-_LEAST = {
-    "ngpu": 0,
-    "nproc": 1,
-    "num_workers": 0,
-    "num_att_plot": 0,
-    "max_restarts": 0,
-    "max_epoch": 0,
-    "patience": 0,
-    "keep_nbest_models": 1,
-    "keep_last_models": 1,
-    "nbest_averaging_interval": 0,
-    "accum_grad": 1,
-    "save_interval_steps": 1,
-    "max_skipped_steps": 1,
-    "log_interval": 1,
-    "num_iters_per_epoch": 1,
-    "batch_size": 1,
-    "valid_batch_size": 1,
-    "batch_bins": 1,
-    "valid_batch_bins": 1,
-    "max_batch_size": 1,
-    "min_batch_size": 1,
-    "num_buckets": 1,
-    "fold_length": 1,
-    "input_size": 1,
-}

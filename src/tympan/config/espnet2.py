@@ -9,6 +9,33 @@ from tympan.config.yaml_text import Document
 _WRITTEN = frozenset({"config", "print_config", "required", "version", "distributed"})
 """No options: ESPnet2 writes them into every run's config.yaml."""
 
+_ORDER = """
+    log_level drop_last_iter dry_run iterator_type valid_iterator_type output_dir seed num_workers num_att_plot
+    dist_backend dist_init_method dist_world_size dist_rank local_rank dist_master_addr dist_master_port
+    dist_launcher multiprocessing_distributed unused_parameters sharded_ddp use_deepspeed deepspeed_config
+    gradient_as_bucket_view ddp_comm_hook cudnn_enabled cudnn_benchmark cudnn_deterministic use_tf32 collect_stats
+    write_collected_feats max_epoch patience val_scheduler_criterion early_stopping_criterion best_model_criterion
+    keep_nbest_models nbest_averaging_interval grad_clip grad_clip_type grad_noise accum_grad no_forward_run
+    resume train_dtype use_amp log_interval use_matplotlib use_tensorboard create_graph_in_tensorboard use_wandb
+    wandb_project wandb_id wandb_entity wandb_name wandb_model_log_interval wandb_allow_val_change detect_anomaly
+    use_adapter adapter save_strategy adapter_conf pretrain_path init_param ignore_init_mismatch freeze_param
+    num_iters_per_epoch batch_size valid_batch_size batch_bins valid_batch_bins category_sample_size
+    upsampling_factor category_upsampling_factor dataset_upsampling_factor dataset_scaling_factor max_batch_size
+    min_batch_size train_shape_file valid_shape_file batch_type valid_batch_type fold_length sort_in_batch
+    shuffle_within_batch sort_batch multiple_iterator chunk_length chunk_shift_ratio num_cache_chunks
+    chunk_excluded_key_prefixes chunk_default_fs chunk_max_abs_length chunk_discard_short_samples
+    train_data_path_and_name_and_type valid_data_path_and_name_and_type multi_task_dataset
+    allow_variable_data_keys max_cache_size max_cache_fd allow_multi_rates valid_max_cache_size
+    exclude_weight_decay exclude_weight_decay_conf optim optim_conf scheduler scheduler_conf token_list init
+    input_size ctc_conf joint_net_conf use_preprocessor use_lang_prompt use_nlp_prompt token_type bpemodel
+    non_linguistic_symbols cleaner g2p speech_volume_normalize rir_scp rir_apply_prob noise_scp noise_apply_prob
+    noise_db_range short_noise_thres aux_ctc_tasks frontend frontend_conf specaug specaug_conf normalize
+    normalize_conf lm lm_conf model model_conf preencoder preencoder_conf encoder encoder_conf postencoder
+    postencoder_conf decoder decoder_conf preprocessor preprocessor_conf
+"""
+OPTION_ORDER = tuple(_ORDER.split())
+"""The order in which ESPnet2 prints its options, of all tasks: people compare printed configurations line by line."""
+
 # Keys by `option:class` that only ESPnet2's class reads, with its defaults: taken at the default, refused otherwise.
 LACKING: dict[str, dict[str, Any]] = {
     "ctc_conf:": {

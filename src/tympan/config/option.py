@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,23 @@ class Extra:
     not_yet_values: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     short: str | None = None
+    least: float | None = None
+    most: float | None = None
+
+    def range_fault(self, value: Any) -> str | None:
+        """What is wrong with a value that lies outside of the declared range; of a list, with its first such item."""
+        for number in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                continue
+            is_low = self.least is not None and not number >= self.least
+            is_high = self.most is not None and not number <= self.most
+            if (is_low or is_high) and self.least is not None and self.most is not None:
+                return f"must be between {self.least:g} and {self.most:g}, found {number}"
+            if is_low:
+                return f"must be at least {self.least:g}, found {number}"
+            if is_high:
+                return f"must be at most {self.most:g}, found {number}"
+        return None
 
 
 @dataclass(frozen=True)
@@ -66,14 +83,27 @@ def option(
     not_yet_values: Mapping[str, str] | None = None,
     aliases: Mapping[str, str] | None = None,
     short: str | None = None,
+    least: float | None = None,
+    most: float | None = None,
 ) -> Any:
     """An option `--name`; without a default it must be given.
 
     `not_yet_values` are values that ESPnet2 takes and Tympan does not, with what to use instead.
-    `short` is another flag for it, such as `-o`, where users of the original tool type one.
+    `short` is another flag for it, such as `-o`, where users of the original tool type one. Numbers below `least` or
+    above `most` are rejected.
     """
-    extra = Extra(help, group=group, not_yet_values=not_yet_values or {}, aliases=aliases or {}, short=short)
-    return _field(default, extra)
+    return _field(
+        default,
+        Extra(
+            help,
+            group=group,
+            not_yet_values=not_yet_values or {},
+            aliases=aliases or {},
+            short=short,
+            least=least,
+            most=most,
+        ),
+    )
 
 
 def choice(registry: Registry, default: str | None, *, help: str, group: str) -> Any:
@@ -97,7 +127,10 @@ def not_yet(default: Any, *, instead: str) -> Any:
 
 
 def options_of(schema: type[Any]) -> dict[str, Option]:
-    """The options of a dataclass, in their order. Fields made with plain defaults are options without help."""
+    """The options of a dataclass, in their order. Fields made with plain defaults are options without help.
+
+    A class variable `OPTION_ORDER` names options that come in that order; each of the others follows its predecessor.
+    """
     types = typing.get_type_hints(schema)
     found = {}
     for item in dataclasses.fields(schema):
@@ -106,7 +139,22 @@ def options_of(schema: type[Any]) -> dict[str, Option]:
             default = item.default_factory()
         extra = item.metadata.get(_KEY, Extra(help=""))
         found[item.name] = Option(item.name, types[item.name], default, extra)
-    return found
+    return _ordered(found, getattr(schema, "OPTION_ORDER", ()))
+
+
+def range_faults(options: Any) -> list[str]:
+    """What lies outside of its declared range in a dataclass of options that Python code made."""
+    faults = {name: item.extra.range_fault(getattr(options, name)) for name, item in options_of(type(options)).items()}
+    return [f"{name} {fault}" for name, fault in faults.items() if fault is not None]
+
+
+def _ordered(options: dict[str, Option], order: Sequence[str]) -> dict[str, Option]:
+    ranks = {name: rank for rank, name in enumerate(order)}
+    keys: dict[str, int] = {}
+    last = -1
+    for name in options:
+        last = keys[name] = ranks.get(name, last)
+    return {name: options[name] for name in sorted(options, key=keys.__getitem__)}
 
 
 def _field(default: Any, extra: Extra) -> Any:

@@ -79,7 +79,7 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
 
 def dump_config(config: Any) -> str:
     """The YAML of `--print_config`: every option, as it was resolved."""
-    values = {item.name: getattr(config, item.name) for item in dataclasses.fields(config)}
+    values = {name: getattr(config, name) for name in options_of(type(config))}
     return dump_yaml(_as_yaml({key: item for key, item in values.items() if item is not REQUIRED}))
 
 

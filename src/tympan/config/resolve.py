@@ -92,6 +92,8 @@ class _Resolver:
                 self.values[option.name] = self._watched(option, self._conf)
             if self.is_complete and self.values[option.name] is REQUIRED:
                 self.mistakes.add("", f"{option.flag} must be given ({option.extra.help})")
+        if self.is_complete:
+            self._check_ranges()
         if self.is_complete and self.rules.check is not None:
             for conflict in self.rules.check(self.values):
                 # An option that is wrong by itself stands at its default here: no ground for a second mistake.
@@ -99,6 +101,12 @@ class _Resolver:
                     self.mistakes.add(self._where(conflict.names[0]), conflict.text)
         self.mistakes.check()
         return {name: self.values[name] for name in self.options}
+
+    def _check_ranges(self) -> None:
+        for option in self.options.values():
+            fault = option.extra.range_fault(self.values[option.name])
+            if fault is not None and option.name not in self.wrong:
+                self.mistakes.add(self._where(option.name), fault)
 
     def _watched(self, option: Option, resolve_one: Callable[[Option], Any]) -> Any:
         """Resolve one option and remember whether it was wrong."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tympan.config.checks import check_together
 from tympan.config.espnet1 import translate_espnet1
 from tympan.config.espnet2 import LACKING, without_notes
 from tympan.config.mistakes import Mistakes
@@ -26,10 +25,15 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 
 def parse_training(
-    schema: type[Config], argv: Sequence[str] | None = None, *, prog: str, description: str | None = None
+    schema: type[Config],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    description: str | None = None,
 ) -> Config:
     """The options of a training command, checked as far as they can be without reading data."""
-    return parse_args(schema, argv, prog=prog, description=description, rules=RULES)
+    rules = dataclasses.replace(RULES, check=schema.conflicts)
+    return parse_args(schema, argv, prog=prog, description=description, rules=rules)
 
 
 def load_training_config(schema: type[Config], path: str | Path, *, allow_import: bool = False) -> Config:
@@ -45,7 +49,7 @@ def load_training_config(schema: type[Config], path: str | Path, *, allow_import
     try:
         return resolve(schema, [layer], rules=MODEL_RULES, is_complete=False)
     except UserError as error:
-        training_only = {item.name for item in dataclasses.fields(TrainConfig)} - {"token_list"}
+        training_only = {item.name for item in dataclasses.fields(TrainConfig)}
         names = set(options_of(schema)) - training_only
         model = Layer({key: value for key, value in layer.values.items() if key in names}, layer.where)
         config = resolve(schema, [model], rules=MODEL_RULES, is_complete=False)
@@ -69,5 +73,5 @@ def _translate(document: Document) -> Document:
     return without_notes(translate_espnet1(document))
 
 
-RULES = Rules(translate=_translate, lacking=LACKING, check=check_together)
+RULES = Rules(translate=_translate, lacking=LACKING)
 MODEL_RULES = Rules(translate=without_notes, lacking=LACKING)

@@ -15,6 +15,8 @@ from tympan.text.vocabulary import BLANK, SOS_EOS, UNK
 class BpeTokenizer:
     """Pieces of a sentencepiece model. The model is loaded at first use, in each process for itself."""
 
+    space_symbol: None = None
+
     def __init__(self, model: str | os.PathLike[str]) -> None:
         self.model = Path(model)
         if not self.model.is_file():

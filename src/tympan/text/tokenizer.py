@@ -20,6 +20,11 @@ Symbols = str | os.PathLike[str] | Iterable[str] | None
 class Tokenizer(Protocol):
     """Every tokenizer can be pickled, since worker processes use it."""
 
+    @property
+    def space_symbol(self) -> str | None:
+        """The token that represents a space; None where tokens are words or contain their spaces."""
+        ...
+
     def text2tokens(self, line: str) -> list[str]: ...
 
     def tokens2text(self, tokens: Iterable[str]) -> str: ...
@@ -100,6 +105,8 @@ class CharTokenizer:
 
 class WordTokenizer:
     """One token a word, split at white space or at `delimiter`."""
+
+    space_symbol: None = None
 
     def __init__(self, *, delimiter: str | None = None, removed_symbols: Symbols = None) -> None:
         self.delimiter = delimiter

@@ -1,0 +1,81 @@
+"""The options that say how a text becomes tokens, and where a configuration states them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from tympan.config.option import option
+from tympan.config.resolve import Conflict
+
+TEXT = "text"
+
+TokenType = Literal["bpe", "char", "word", "phn"]
+OTHER_TOKENS = dict.fromkeys(
+    ("hugging_face", "whisper_en", "whisper_multilingual"), "use 'bpe', 'char', 'word' or 'phn'"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """The options of a training command that turns one kind of text into tokens."""
+
+    token_list: str | list[str] | None = option(
+        None, help="the tokens, or a file with one per line; needed to train", group=TEXT
+    )
+    use_preprocessor: bool = option(True, help="tokenize and augment; false takes token ids", group=TEXT)
+    token_type: TokenType = option("bpe", help="type of tokens", group=TEXT, not_yet_values=OTHER_TOKENS)
+    bpemodel: str | None = option(None, help="sentencepiece model, for token_type bpe", group=TEXT)
+    non_linguistic_symbols: str | list[str] | None = option(
+        None, help="symbols such as <noise> that stay whole, or a file with one per line", group=TEXT
+    )
+    cleaner: str | list[str] | None = option(None, help="text cleaners to apply before tokenizing", group=TEXT)
+    g2p: str | None = option(
+        None, help="for token_type phn: a grapheme-to-phoneme package, or a pronunciation lexicon file", group=TEXT
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextConfig:
+    """Everything that decides how a text becomes token ids: `tympan.text.codec.build_codec` takes it."""
+
+    token_list: str | list[str] | None
+    token_type: str
+    bpemodel: str | None = None
+    non_linguistic_symbols: str | list[str] | None = None
+    cleaner: str | list[str] | None = None
+    g2p: str | None = None
+    unk_symbol: str = "<unk>"
+    space_symbol: str = "<space>"
+    delimiter: str | None = None
+    nonsplit_symbol: list[str] | None = None
+
+
+class HasText(Protocol):
+    """A configuration whose text can be tokenized: that of a recognizer and that of a language model."""
+
+    @property
+    def text(self) -> TextConfig: ...
+
+
+def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | None = None) -> TextConfig:
+    """Of a task's options. The symbols are keys of `preprocessor_conf`, where the task has one."""
+    symbols = ("unk_symbol", "space_symbol", "delimiter", "nonsplit_symbol")
+    return TextConfig(
+        token_list=options.token_list,
+        token_type=options.token_type,
+        bpemodel=options.bpemodel,
+        non_linguistic_symbols=options.non_linguistic_symbols,
+        cleaner=options.cleaner,
+        g2p=options.g2p,
+        **{name: preprocessor_conf[name] for name in symbols if preprocessor_conf and name in preprocessor_conf},
+    )
+
+
+def check_text(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Conflicts between the options of text."""
+    reads_text = any(kind == "text" for _, _, kind in values["train_data_path_and_name_and_type"])
+    needs_model = values["use_preprocessor"] and values["token_type"] == "bpe" and values["bpemodel"] is None
+    if reads_text and needs_model:
+        yield Conflict(("token_type", "bpemodel"), "bpe needs --bpemodel; or use --token_type char")

@@ -1,0 +1,79 @@
+"""Text to token ids and back, from a configuration: for training, decoding, alignment and perplexity alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from tympan.config.text import TextConfig
+from tympan.errors import UserError
+from tympan.text.cleaner import TextCleaner
+from tympan.text.phonemes import PACKAGES
+from tympan.text.tokenizer import Tokenizer, build_tokenizer
+from tympan.text.vocabulary import Vocabulary, read_token_list
+
+WORD_START = "▁"
+"""sentencepiece's mark of a space before a piece."""
+
+Find = Callable[[str], str | os.PathLike[str]]
+"""From a path in a configuration to the file: a model that was moved has its files elsewhere."""
+
+
+@dataclass(frozen=True)
+class TextCodec:
+    """Cleans and tokenizes a transcript, and turns tokens back into text. Can be pickled."""
+
+    vocabulary: Vocabulary
+    tokenizer: Tokenizer
+    cleaner: TextCleaner
+
+    def __call__(self, text: str) -> np.ndarray:
+        """Token ids (length,) of a transcript."""
+        return np.array(self.vocabulary.tokens2ids(self.tokenize(text)), dtype=np.int64)
+
+    def tokenize(self, text: str) -> list[str]:
+        return self.tokenizer.text2tokens(self.cleaner(text))
+
+    def text_of(self, tokens: Iterable[str]) -> str:
+        return self.tokenizer.tokens2text(tokens)
+
+    @property
+    def separator(self) -> str:
+        """What joins the texts of two segments: a space where the language is written with spaces."""
+        space = self.tokenizer.space_symbol
+        if space is None or space in self.vocabulary:
+            return " "
+        return " " if any(WORD_START in token for token in self.vocabulary.tokens) else ""
+
+
+def build_codec(config: TextConfig, *, find: Find = str, source: str = "token_list") -> TextCodec:
+    """The vocabulary, tokenizer and cleaner that a configuration describes. `source` names it in messages."""
+    symbols = config.non_linguistic_symbols
+    g2p = config.g2p
+    return TextCodec(
+        vocabulary=read_vocabulary(config, find=find, source=source),
+        tokenizer=build_tokenizer(
+            config.token_type,
+            bpemodel=None if config.bpemodel is None or config.token_type != "bpe" else find(config.bpemodel),
+            non_linguistic_symbols=find(symbols) if isinstance(symbols, str) else symbols,
+            space_symbol=config.space_symbol,
+            delimiter=config.delimiter,
+            g2p_type=g2p if g2p is None or g2p in PACKAGES or config.token_type != "phn" else str(find(g2p)),
+            nonsplit_symbols=config.nonsplit_symbol,
+        ),
+        cleaner=TextCleaner(config.cleaner),
+    )
+
+
+def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "token_list") -> Vocabulary:
+    """The tokens of `token_list`: a file, or the list itself as a saved config holds it."""
+    if config.token_list is None:
+        raise UserError(
+            f"{source} is missing: --token_list FILE names the tokens, one per line, as `tympan tokenize_text` writes"
+        )
+    if isinstance(config.token_list, str):
+        return read_token_list(find(config.token_list), unk_symbol=config.unk_symbol)
+    return Vocabulary(config.token_list, unk_symbol=config.unk_symbol, source=source)
