@@ -6,39 +6,84 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config import choices
 from tympan.errors import UserError
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
+from tympan.models.initialize import initialize
+from tympan.models.inputs import build_inputs
 from tympan.models.label_smoothing import smoothed_loss
 from tympan.models.loss import Loss, LossTerm, Stat
+from tympan.models.parts import (
+    Augmenter,
+    ConditionsOnCtc,
+    Decoder,
+    Encoder,
+    Frontend,
+    KeepsAttention,
+    Normalizer,
+    Preencoder,
+    Recomputes,
+    StepDecoder,
+)
 from tympan.nn.full_precision import full_precision
 from tympan.nn.masks import length_mask
 
+if TYPE_CHECKING:
+    from tympan.config.asr import AsrTrainConfig
 
-class AsrModel(nn.Module):
+
+def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
+    """The model of `config`, of the class that its option `model` names, initialised as `init` says."""
+    inputs = build_inputs(config, reads_statistics=reads_statistics)
+    encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    assert isinstance(config.token_list, list), "the caller reads a file of tokens"
+    sizes = {"vocab_size": len(config.token_list), "encoder_output_size": encoder.output_size}
+    decoder = None
+    if config.decoder is not None:
+        decoder = choices.DECODERS.build(config.decoder, config.decoder_conf, **sizes)
+    model: nn.Module = choices.ASR_MODELS.build(
+        config.model,
+        config.model_conf,
+        token_list=config.token_list,
+        frontend=inputs.frontend,
+        specaug=inputs.specaug,
+        normalize=inputs.normalize,
+        preencoder=inputs.preencoder,
+        encoder=encoder,
+        decoder=decoder,
+        ctc=choices.CTCS.build("ctc", config.ctc_conf, **sizes),
+    )
+    initialize(model, config.init)
+    return model
+
+
+class HybridModel(nn.Module):
     """`model: espnet`. Frontend, SpecAugment, normalisation, (preencoder,) encoder, then CTC and decoder.
 
     `autocast_frontend` is accepted and changes nothing: features are always made in float32.
     """
 
+    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon")
+
     def __init__(
         self,
         *,
         token_list: Sequence[str],
-        frontend: nn.Module | None,
-        specaug: nn.Module | None,
-        normalize: nn.Module | None,
-        preencoder: nn.Module | None,
-        encoder: nn.Module,
-        decoder: nn.Module | None,
-        ctc: nn.Module | None,
+        frontend: Frontend | None,
+        specaug: Augmenter | None,
+        normalize: Normalizer | None,
+        preencoder: Preencoder | None,
+        encoder: Encoder,
+        decoder: Decoder | None,
+        ctc: Ctc | None,
         aux_ctc: dict[str, Any] | None = None,
         ctc_weight: float = 0.5,
         interctc_weight: float = 0.0,
@@ -83,10 +128,11 @@ class AsrModel(nn.Module):
         self.normalize = normalize
         self.preencoder = preencoder
         self.encoder = encoder
-        if getattr(encoder, "interctc_use_conditioning", False):
-            encoder.conditioning_layer = nn.Linear(self.vocab_size, encoder.output_size)  # type: ignore[arg-type]
+        self.is_conditioned = False
+        if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
+            encoder.add_conditioning(self.vocab_size)
+            self.is_conditioned = True
         self.decoder = decoder if ctc_weight < 1.0 else None
-        assert ctc is None or isinstance(ctc, Ctc)
         self.ctc = ctc if ctc_weight > 0.0 else None
         self._check_weights()
         self.error_counter = ErrorCounter(self.token_list, sym_space, sym_blank)
@@ -100,8 +146,7 @@ class AsrModel(nn.Module):
             raise UserError(
                 f"ctc_weight is {self.ctc_weight}, so a decoder is needed; choose one, or set model_conf ctc_weight=1.0"
             )
-        uses_ctc_inside = self.interctc_weight > 0 or getattr(self.encoder, "interctc_use_conditioning", False)
-        if self.ctc is None and uses_ctc_inside:
+        if self.ctc is None and (self.interctc_weight > 0 or self.is_conditioned):
             raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
 
     def forward(
@@ -112,13 +157,7 @@ class AsrModel(nn.Module):
         text_lengths: Tensor,
         augment_seed: Tensor | None = None,
     ) -> Loss:
-        """The loss of a batch. Text beyond its lengths may be anything.
-
-        A batch of no utterances gives totals and counts of 0 that depend on every parameter, so that gradient
-        exchange and synchronised batch normalisation find the same partners on all ranks.
-        """
-        if speech.size(0) == 0:
-            return self._empty_loss(speech, text)
+        """The loss of a batch of at least one utterance. Text beyond its lengths may be anything."""
         encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
         text = text.masked_fill(~length_mask(text_lengths, text.size(1)), -1)
         terms: list[LossTerm] = []
@@ -141,11 +180,30 @@ class AsrModel(nn.Module):
             features = features.to(next(self.encoder.parameters()).dtype)
         if self.preencoder is not None:
             features = self.preencoder(features)
-        if getattr(self.encoder, "interctc_use_conditioning", False):
-            encoded: EncoderOutput = self.encoder(features, lengths, self.ctc)
-        else:
-            encoded = self.encoder(features, lengths)
-        return encoded
+        if self.is_conditioned:
+            # Looked for once, in __init__: isinstance of a Protocol is slow, and torch.compile can't look into it.
+            return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
+        return self.encoder(features, lengths)
+
+    @property
+    def has_ctc(self) -> bool:
+        return self.ctc is not None
+
+    def ctc_log_posteriors(self, out: Tensor) -> Tensor:
+        """Encoder output (..., time, size) -> (..., time, V), in float32 at least."""
+        assert self.ctc is not None
+        return self.ctc.log_softmax(out)
+
+    @property
+    def step_decoder(self) -> StepDecoder | None:
+        return self.decoder
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Convert the weights; features are made and normalized in float32 at least."""
+        self.to(dtype=dtype)
+        for part in (self.frontend, self.normalize):
+            if isinstance(part, nn.Module) and dtype in (torch.float16, torch.bfloat16):
+                part.float()
 
     @property
     def packs_batches(self) -> bool:
@@ -155,8 +213,8 @@ class AsrModel(nn.Module):
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Encoder frames for so many samples (or feature frames), without running anything."""
         if self.frontend is not None:
-            lengths = self.frontend.output_lengths(lengths)  # type: ignore[operator]
-        return self.encoder.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+            lengths = self.frontend.output_lengths(lengths)
+        return self.encoder.output_lengths(lengths)
 
     def collect_feats(
         self,
@@ -175,29 +233,29 @@ class AsrModel(nn.Module):
     def set_grad_checkpointing(self, is_on: bool) -> None:
         """Compute inner values of the blocks again in the backward pass, to save memory."""
         for part in (self.encoder, self.decoder):
-            if part is not None and hasattr(part, "grad_checkpointing"):
-                part.grad_checkpointing = is_on  # type: ignore[assignment]
+            if isinstance(part, Recomputes):
+                part.set_grad_checkpointing(is_on)
 
     @torch.no_grad()
     def attention_weights(
         self, speech: Tensor, speech_lengths: Tensor, text: Tensor, text_lengths: Tensor
     ) -> dict[str, Tensor]:
         """By layer name: the attention of every layer, (batch, [heads,] queries, keys), of a forward in evaluation."""
-        keepers = {name: module for name, module in self.named_modules() if hasattr(module, "keep_weights")}
+        keepers = {name: module for name, module in self.named_modules() if isinstance(module, KeepsAttention)}
         was_training = self.training
         self.eval()
         try:
             for module in keepers.values():
-                module.keep_weights = True  # type: ignore[assignment]
+                module.keep_weights = True
             encoded = self.encode(speech, speech_lengths)
             if self.decoder is not None:
                 ys_in, _, ys_lengths = self._add_sos_eos(*self._add_language(text, text_lengths))
                 self.decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
-            return {name: module.weights for name, module in keepers.items() if module.weights is not None}  # type: ignore[misc]
+            return {name: module.weights for name, module in keepers.items() if module.weights is not None}
         finally:
             for module in keepers.values():
-                module.keep_weights = False  # type: ignore[assignment]
-                module.weights = None  # type: ignore[assignment]
+                module.keep_weights = False
+                module.weights = None
             self.train(was_training)
 
     def _extract_features(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -258,31 +316,6 @@ class AsrModel(nn.Module):
         ys_out = nn.functional.pad(text.masked_fill(~inside, -1), (0, 1), value=-1)
         ys_out = ys_out.scatter(1, text_lengths.unsqueeze(1), self.eos)
         return ys_in, ys_out, text_lengths + 1
-
-    def _empty_loss(self, speech: Tensor, text: Tensor) -> Loss:
-        """The whole model on one utterance of length 0, with its results multiplied by 0."""
-        speech = speech.new_zeros(1, *(max(size, 64) for size in speech.shape[1:2]), *speech.shape[2:])
-        lengths = text.new_zeros(1)
-        seed = None if self.specaug is None else lengths
-        encoded = self.encode(speech, lengths, augment_seed=seed)
-        zero = encoded.out.sum() * 0.0
-        for _, out in encoded.intermediate:
-            zero = zero + out.sum() * 0.0
-        none = _count(0, encoded.out)
-        terms: list[LossTerm] = []
-        stats: dict[str, Stat] = {}
-        if self.ctc is not None:
-            total = (zero + self.ctc.ctc_lo(encoded.out).sum() * 0.0).float()
-            layers = encoded.intermediate if self.interctc_weight > 0 else ()
-            names = ["ctc", *(f"interctc_layer{number}" for number, _ in layers)]
-            terms += [LossTerm(total, none, self.ctc_weight) for _ in names]
-            stats |= {f"loss_{name}": Stat(none, none) for name in names}
-        if self.decoder is not None:
-            ys_in = text.new_full((1, 2), self.sos)
-            logits = self.decoder(encoded.out, encoded.lengths, ys_in, lengths + 2)
-            terms.append(LossTerm((zero + logits.sum() * 0.0).float(), none, 1.0 - self.ctc_weight))
-            stats |= {"loss_att": Stat(none, none), "acc": Stat(none, none)}
-        return _with_total(terms, stats, none)
 
 
 def _with_total(terms: list[LossTerm], stats: Mapping[str, Stat], utterances: Tensor) -> Loss:
