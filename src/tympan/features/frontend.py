@@ -79,7 +79,7 @@ class DefaultFrontend(nn.Module):
         """Spectra of an utterance stay in the cache and its padding costs nothing: twice as fast on a CPU for ten of
         3 to 10 s.
         """
-        rows = zip(speech.split(1), lengths.split(1), strict=True)
+        rows = zip(torch.split(speech, 1), torch.split(lengths, 1), strict=True)
         alone = [self(row[:, : int(length)], length) for row, length in rows]
         features = nn.utils.rnn.pad_sequence([one[0].squeeze(0) for one in alone], batch_first=True)
         frames = int(self.output_lengths(lengths.new_tensor([speech.size(1)])))
