@@ -17,15 +17,14 @@ from test_own_symbols import AUDIO, model
 
 from tympan.bin import asr_inference, transcribe
 from tympan.bin.main import run
-from tympan.config.choices import SEARCHES
 from tympan.decode.beam_search import BeamSearch, LengthLimits, Weighted
 from tympan.decode.ctc_prefix import CtcPrefixScorer
 from tympan.decode.ctc_search import CtcPrefixSearch, GreedySearch
 from tympan.decode.joint import JointSearch, RescoreSearch
 from tympan.decode.lexicon_search import load_lexicon_search
-from tympan.decode.options import DecodeOptions, check_decode_config
+from tympan.decode.options import KINDS, DecodeOptions, check_decode_config
 from tympan.decode.recognizer import Recognizer
-from tympan.decode.search import BUILT_IN, Encoded, Search, find_search, run_search
+from tympan.decode.search import SEARCHES, Encoded, Search, find_search, run_search
 from tympan.errors import UserError
 from tympan.text.lexicon import Lexicon
 from tympan.text.vocabulary import Vocabulary
@@ -98,9 +97,9 @@ def test_partial_results_are_those_of_the_frames_so_far(name: str) -> None:
 
 
 def test_every_registered_search_says_what_it_uses() -> None:
-    assert SEARCHES.names() == [kind.name for kind in BUILT_IN]
+    assert SEARCHES.names() == [kind.name for kind in KINDS]
     known = set(DecodeOptions.__dataclass_fields__)
-    for kind in BUILT_IN:
+    for kind in KINDS:
         assert find_search(kind.name) is kind
         assert set(kind.uses) <= known, kind.name
 

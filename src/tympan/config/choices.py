@@ -190,13 +190,3 @@ SCHEDULERS = Registry(
     supplied=["optimizer", "scale_fn"],
     not_yet={"lambdalr": "it wants a function, which YAML can't hold; use 'package.module:Class' of your own"},
 )
-SEARCHES = Registry(
-    "search",
-    {
-        "joint": "tympan.decode.search:JOINT",
-        "ctc_greedy": "tympan.decode.search:CTC_GREEDY",
-        "ctc_prefix": "tympan.decode.search:CTC_PREFIX",
-        "rescore": "tympan.decode.search:RESCORE",
-        "lexicon": "tympan.decode.search:LEXICON",
-    },
-)

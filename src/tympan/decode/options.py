@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from tympan.config.cast import CastError, cast
-from tympan.config.choices import SEARCHES
 from tympan.config.command_line import read_command_line
 from tympan.config.espnet1 import translate_espnet1
 from tympan.config.mistakes import Mistakes
@@ -24,13 +23,15 @@ from tympan.config.parse import parse_args, read_layer
 from tympan.config.registry import is_import
 from tympan.config.resolve import Conflict, Layer, Rules, resolve
 from tympan.config.signature import REQUIRED
-from tympan.decode.search import BUILT_IN, SearchKind, find_search
+from tympan.decode.search import SEARCHES, SearchKind, find_search
 from tympan.errors import UserError
 
 SEARCH, MODEL, WORK = "search", "model", "work"
 LOG_LEVELS = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 MIN_PIECE_S = 1.0
 """Shorter pieces would cut words in two, and the encoder may make no frame of them."""
+
+KINDS = [find_search(name) for name in SEARCHES.names()]
 
 Options = TypeVar("Options")
 
@@ -70,7 +71,7 @@ class SearchOptions(Checked):
     search: str | None = choice(
         SEARCHES,
         None,
-        help=f"search algorithm: {'; '.join(f'{kind.name}: {kind.help}' for kind in BUILT_IN)}; null: the first that "
+        help=f"search algorithm: {'; '.join(f'{kind.name}: {kind.help}' for kind in KINDS)}; null: the first that "
         "the model offers, which is joint for CTC/attention models",
         group=SEARCH,
     )

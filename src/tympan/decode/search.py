@@ -2,8 +2,8 @@
 
 This module imports no torch: the options of the commands, and checks of a configuration, read it.
 
-A new search is a class like `Search`, a `SearchKind` that describes it, and a line in
-`tympan.config.choices.SEARCHES`. Without that line it is chosen as `--search package.module:KIND`.
+A new search is a class like `Search`, a `SearchKind` that describes it, and a line in `SEARCHES`. Without that line it
+is chosen as `--search package.module:KIND`.
 
 Shapes in this package: U utterances, B beams (hypotheses of an utterance), C candidates, V vocabulary, T
 encoder frames.
@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from tympan.config.choices import SEARCHES
+from tympan.config.registry import Registry
 from tympan.config.resolve import Layer, resolve
 from tympan.errors import UserError
 
@@ -27,6 +27,18 @@ if TYPE_CHECKING:
     from tympan.decode.options import DecodeOptions
 
 State = TypeVar("State")
+
+SEARCHES = Registry(
+    "search",
+    {
+        "joint": "tympan.decode.search:JOINT",
+        "ctc_greedy": "tympan.decode.search:CTC_GREEDY",
+        "ctc_prefix": "tympan.decode.search:CTC_PREFIX",
+        "rescore": "tympan.decode.search:RESCORE",
+        "lexicon": "tympan.decode.search:LEXICON",
+    },
+)
+"""Where the `SearchKind` of a name is. It is imported when the name is chosen, and for the help."""
 
 Need = Literal["ctc", "decoder", "lexicon"]
 NEEDS: dict[Need, str] = {
@@ -208,4 +220,3 @@ LEXICON = SearchKind(
     uses=("beam_size", "nbest", "lm_weight", "ngram_weight", "penalty"),
     needs=("ctc", "lexicon"),
 )
-BUILT_IN = (JOINT, CTC_GREEDY, CTC_PREFIX, RESCORE, LEXICON)
