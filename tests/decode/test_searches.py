@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from tympan.decode.options import KINDS, DecodeOptions, check_decode_config
 from tympan.decode.recognizer import Recognizer
 from tympan.decode.search import SEARCHES, Encoded, Search, find_search, run_search
 from tympan.errors import UserError
+from tympan.models.lm.model import LanguageModel
+from tympan.models.lm.seq_rnn import SequentialRnnLm
 from tympan.text.lexicon import Lexicon
 from tympan.text.vocabulary import Vocabulary
 
@@ -164,6 +167,7 @@ def test_a_model_folder_does_not_choose_code_to_run(folder: Path, capsys: pytest
         (["--search", "ctc_prefix", "--ctc_weight", "0.3"], "search ctc_prefix does not use ctc_weight"),
         (["--search", "ctc_prefix", "--beam_size", "3"], None),
         (["--search", "own_search:BACKWARDS", "--penalty", "1"], "search backwards does not use penalty"),
+        (["--search", "ctc_greedy", "--ngram_file", "NGRAM"], "search ctc_greedy does not use ngram_file"),
         (["--ctc_weight", "1", "--lm_weight", "0.3"], "lm_weight 0.3 changes nothing: there is no neural language"),
         (["--ctc_weight", "1", "--ngram_weight", "0.3"], "ngram_weight 0.3 changes nothing: there is no n-gram"),
         (["--ctc_weight", "1", "--ngram_weight", "0"], None),
@@ -173,14 +177,48 @@ def test_options_that_change_nothing_are_reported(
     folder: Path, given: list[str], unused: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The same by both commands, also for a value that is the default."""
-    for main, command in (
-        (asr_inference.main, inference(folder, *given)),
-        (transcribe.main, [str(folder), str(folder.parent / "a.wav"), *given]),
-    ):
+    (folder.parent / "NGRAM").touch()
+    given = [str(folder.parent / "NGRAM") if word == "NGRAM" else word for word in given]
+    commands = [(asr_inference.main, inference(folder, *given))]
+    if "--ngram_file" not in given:
+        commands.append((transcribe.main, [str(folder), str(folder.parent / "a.wav"), *given]))
+    for main, command in commands:
         caplog.clear()
         with caplog.at_level(logging.WARNING):
             assert main(command) == 0
         assert caplog.messages == [] if unused is None else unused in caplog.text
+
+
+@pytest.fixture
+def phones(tmp_path: Path) -> Path:
+    """A model whose tokens are phones of a lexicon in its folder."""
+    (tmp_path / "lexicon.txt").write_text("AB a b\nBA b a\nC c\n")
+    folder = model(tmp_path / "exp", TOKENS, token_type="phn", g2p=str(tmp_path / "lexicon.txt"))
+    (tmp_path / "lexicon.txt").rename(folder / "lexicon.txt")
+    config = (folder / "config.yaml").read_text().replace(str(tmp_path / "lexicon.txt"), "lexicon.txt")
+    (folder / "config.yaml").write_text(config)
+    return folder
+
+
+def test_words_of_a_lexicon(phones: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        recognizer = Recognizer.from_pretrained(phones, search="lexicon", ctc_weight=0.3)
+    assert "search lexicon does not use ctc_weight" in caplog.text
+    answer = recognizer(AUDIO, rate=16000)
+    assert answer.words
+    assert {word for word, _ in answer.words} <= {"AB", "BA", "C"}
+    assert answer.text == " ".join(word for word, _ in answer.words)
+    silence = recognizer(np.zeros(16000, np.float32), rate=16000)
+    assert (silence.text, silence.words, silence.score, silence.scores) == ("", (), 0.0, {})
+    assert recognizer.align(AUDIO, "AB C").words == (("AB", 2), ("C", 1))
+
+
+def test_a_neural_lm_is_rejected_where_it_can_not_be_used(phones: Path) -> None:
+    loaded = Recognizer.from_pretrained(phones, search="lexicon").loaded
+    with_lm = replace(loaded, lm=LanguageModel(SequentialRnnLm(vocab_size=len(TOKENS)), vocab_size=len(TOKENS)))
+    with pytest.raises(UserError, match="search lexicon takes no neural LM: leave out --lm_file"):
+        Recognizer(with_lm, DecodeOptions(search="lexicon"))
+    assert Recognizer(with_lm, DecodeOptions(search="lexicon", lm_weight=0.0)).kind.name == "lexicon"
 
 
 def test_a_decode_configuration_is_checked_without_torch(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -95,8 +95,8 @@ def _spec(options: InferenceOptions, *, given: set[str]) -> DecodeSpec:
 def _report_idle(options: InferenceOptions, spec: DecodeSpec) -> None:
     """Once, here: with several processes each of them would."""
     kind = None if options.search is None else find_search(options.search)
-    values = {name: value for name, value in vars(spec.options).items() if name in spec.given}
-    report_idle(kind, values, has_lm=spec.files.lm_file is not None, has_ngram=spec.files.ngram_file is not None)
+    given = {name: value for name, value in vars(options).items() if name in spec.given}
+    report_idle(kind, given, has_lm=spec.files.lm_file is not None, has_ngram=spec.files.ngram_file is not None)
 
 
 if __name__ == "__main__":

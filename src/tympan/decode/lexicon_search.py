@@ -60,8 +60,6 @@ class WordScores:
 
 def build_lexicon(loaded: LoadedModel, options: DecodeOptions) -> LexiconSearch:
     """The search over the words of the lexicon that the model's tokenizer has."""
-    if loaded.lm is not None and options.lm_weight != 0:
-        raise UserError("search lexicon takes an n-gram of words (--ngram_file), no neural LM: leave out --lm_file")
     lexicon = loaded.lexicon
     assert lexicon is not None, "SearchKind.needs"
     return load_lexicon_search(lexicon, loaded.codec.vocabulary, loaded.ngram_file, options, loaded.device)

@@ -31,6 +31,9 @@ LOG_LEVELS = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 MIN_PIECE_S = 1.0
 """Shorter pieces would cut words in two, and the encoder may make no frame of them."""
 
+WEIGHTED = {"lm_file": "lm_weight", "ngram_file": "ngram_weight"}
+"""Models that a search may use beside the recognizer, and their weights."""
+
 KINDS = [find_search(name) for name in SEARCHES.names()]
 
 Options = TypeVar("Options")
@@ -253,7 +256,7 @@ def check_decode_config(path: Path, arguments: Sequence[str] = ()) -> InferenceO
         options = parse_inference([*required, *given])
     if options.search is not None:
         kind = find_search(options.search)
-        kind.own_options(options.search_conf)
+        kind.check_options(options, has_lm=options.lm_file is not None)
         if unused := unused_options(kind, given_options(InferenceOptions, given)):
             logger.warning("%s: %s", path, unused)
     return options
@@ -294,8 +297,11 @@ def part_of(options: Any, schema: type[Options]) -> Options:
 
 def unused_options(kind: SearchKind, given: set[str]) -> str | None:
     """A sentence about given options that this search does not read."""
-    known = set(options_of(DecodeOptions)) - {"search", "search_conf"}
-    unused = [name for name in options_of(DecodeOptions) if name in (known & given) - set(kind.uses)]
+    known = [name for name in options_of(DecodeOptions) if name not in ("search", "search_conf")]
+    # 0 for a model that may not be there is what search lexicon asks for.
+    ignored = () if kind.takes_lm else ("lm_weight",)
+    unused = [name for name in known if name in given and name not in (*kind.uses, *ignored)]
+    unused += [name for name, weight in WEIGHTED.items() if name in given and weight not in (*kind.uses, *ignored)]
     return f"search {kind.name} does not use {', '.join(unused)}" if unused else None
 
 

@@ -137,6 +137,8 @@ class SearchKind:
     """The options of `tympan.decode.options.DecodeOptions` that it reads. To give another one is reported."""
     needs: tuple[Need, ...] = ()
     """What the model must have."""
+    takes_lm: bool = True
+    """False: a neural LM is an error unless its weight is 0. Searches that only ignore it leave this true."""
     options: type[Any] | None = None
     """A dataclass of options of its own, which the user gives as `search_conf`."""
 
@@ -145,9 +147,15 @@ class SearchKind:
         for need in self.needs:
             if need not in loaded.abilities:
                 raise UserError(f"search {self.name} needs {NEEDS[need]}")
-        self.own_options(options.search_conf)
+        self.check_options(options, has_lm=loaded.lm is not None)
         builder: Builder = _imported(self.builder) if isinstance(self.builder, str) else self.builder
         return builder(loaded, options)
+
+    def check_options(self, options: DecodeOptions, *, has_lm: bool) -> None:
+        """UserError for what can be known to be wrong without the model."""
+        if has_lm and not self.takes_lm and options.lm_weight != 0:
+            raise UserError(f"search {self.name} takes no neural LM: leave out --lm_file, or say --lm_weight 0")
+        self.own_options(options.search_conf)
 
     def own_options(self, search_conf: dict[str, Any]) -> Any:
         """An instance of `options`, checked and complete; None for a search without own options."""
@@ -216,7 +224,7 @@ LEXICON = SearchKind(
     "lexicon",
     help="words of a pronunciation lexicon, with an n-gram of words",
     builder="tympan.decode.lexicon_search:build_lexicon",
-    # lm_weight: a neural LM is rejected unless it counts nothing.
-    uses=("beam_size", "nbest", "lm_weight", "ngram_weight", "penalty"),
+    uses=("beam_size", "nbest", "ngram_weight", "penalty"),
     needs=("ctc", "lexicon"),
+    takes_lm=False,
 )

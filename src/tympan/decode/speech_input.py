@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -108,11 +108,18 @@ def _samples_per_frame(model: SpeechModel) -> int:
     return round((long - short) / (frames[1] - frames[0]))
 
 
+@runtime_checkable
+class _ArrayLike(Protocol):
+    """NumPy's arrays, and what can become one, such as a tensor."""
+
+    def __array__(self) -> np.ndarray: ...
+
+
 def samples_of(audio: Any, rate: Any = None) -> Audio:
     """Samples (with `rate`) or (samples, rate), as float32 in [-1, 1]; of several channels the first."""
     if isinstance(audio, tuple):
         audio, rate = _pair(audio)
-    if not hasattr(audio, "__array__"):
+    if not isinstance(audio, _ArrayLike):
         raise UserError(
             "a recording is a path, an array of samples with rate=16000, or (samples, 16000); "
             f"found {_described(audio)}"
@@ -139,7 +146,7 @@ def _pair(audio: tuple[Any, ...]) -> tuple[Any, Any]:
         raise UserError("several recordings are a list, not a tuple: recognizer(['a.wav', 'b.flac'])")
     if len(audio) != 2:
         raise UserError(f"a tuple is (samples, rate), found one of {len(audio)} values")
-    if isinstance(audio[0], numbers.Real) and hasattr(audio[1], "__array__"):
+    if isinstance(audio[0], numbers.Real) and isinstance(audio[1], _ArrayLike):
         raise UserError("a tuple is (samples, rate), found (rate, samples), as scipy.io.wavfile.read gives it: turn it")
     return audio[0], audio[1]
 
