@@ -35,7 +35,7 @@ def model(folder: Path, tokens: list[str], **config: Any) -> Path:
     folder.mkdir()
     (folder / "config.yaml").write_text(yaml.safe_dump(values))
     torch.manual_seed(1)
-    built = build_asr_model(load_training_config(AsrTrainConfig, folder / "config.yaml"))
+    built = build_asr_model(load_training_config(AsrTrainConfig, folder / "config.yaml", allow_import=True))
     weights = {name: value * 8 if "ctc_lo" in name else value for name, value in built.state_dict().items()}
     torch.save(weights, folder / "model.pth")
     return folder
