@@ -125,6 +125,10 @@ class TransformerDecoder(nn.Module):
         log_probs = at_least_float32(self._read_out(x)).log_softmax(-1)
         return log_probs, replace(state, tokens=cache)
 
+    def set_grad_checkpointing(self, is_on: bool) -> None:
+        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        self.grad_checkpointing = is_on
+
     def _read_out(self, x: Tensor) -> Tensor:
         out: Tensor = self.output_layer(x if self.after_norm is None else self.after_norm(x))
         return out

@@ -88,6 +88,19 @@ class BlockEncoder(nn.Module):
         """Frames that come out for frames that go in."""
         return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
 
+    @property
+    def packs_batches(self) -> bool:
+        """Whether its blocks can take utterances behind one another. Intermediate CTC needs them as a batch."""
+        return self.reach is not None and not self.interctc_layer_idx
+
+    def add_conditioning(self, vocab_size: int) -> None:
+        """Create the layer that takes CTC's posteriors, for `interctc_use_conditioning`."""
+        self.conditioning_layer = nn.Linear(vocab_size, self.output_size)
+
+    def set_grad_checkpointing(self, is_on: bool) -> None:
+        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        self.grad_checkpointing = is_on
+
     def _is_checkpointed(self, number: int) -> bool:
         return self.training and (self.grad_checkpointing or number in self.checkpointed_layers)
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from tympan.models.encoder.output import EncoderOutput
+from tympan.models.parts import Packs
 from tympan.nn.attention import SelfAttentionContext
 
 MAX_PADDING = 0.05
@@ -32,9 +33,9 @@ class _Entered:
     table: Tensor | None
 
 
-def is_packable(encoder: Any) -> bool:
-    """Whether its blocks can take utterances behind one another. Intermediate CTC wants them as a batch."""
-    return getattr(encoder, "reach", None) is not None and not encoder.interctc_layer_idx
+def is_packable(encoder: object) -> bool:
+    """Whether an encoder has this ability, and its options allow it."""
+    return isinstance(encoder, Packs) and encoder.packs_batches
 
 
 def can_pack(encoder: Any, features: Tensor) -> bool:

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from tympan.models.loss import PERPLEXITY, Loss, LossTerm, Stat
+from tympan.models.parts import NextTokenModel
 from tympan.nn.beam_state import BeamState
-
-
-class NextTokenModel(Protocol):
-    """What `lm:` chooses between: a module of these methods."""
-
-    def __call__(self, tokens: Tensor) -> Tensor: ...
-
-    def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> BeamState: ...
-
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]: ...
 
 
 class LanguageModel(nn.Module):
     """Predicts each token of a sentence, and its end, from those before it."""
 
-    def __init__(self, lm: nn.Module, *, vocab_size: int, ignore_id: int = 0) -> None:
+    def __init__(self, lm: NextTokenModel, *, vocab_size: int, ignore_id: int = 0) -> None:
         super().__init__()
         self.lm = lm
         self.vocab_size = vocab_size
@@ -64,8 +55,8 @@ class LanguageModel(nn.Module):
 
     def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> BeamState:
         """State of a search before the first token; feed `sos` first."""
-        return cast(NextTokenModel, self.lm).start(utterances, beams, device, dtype)
+        return self.lm.start(utterances, beams, device, dtype)
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, BeamState]:
         """Last tokens (utterances, beams) -> log-probabilities of the next (utterances, beams, vocab)."""
-        return cast(NextTokenModel, self.lm).step(tokens, state)
+        return self.lm.step(tokens, state)

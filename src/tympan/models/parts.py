@@ -1,0 +1,259 @@
+"""What a model asks of its parts: the contracts of frontends, encoders, decoders and language models.
+
+All of them are Protocols: a class conforms by having these members, and inherits from `torch.nn.Module` only. Optional
+abilities (`ConditionsOnCtc`, `Packs`, `Recomputes`, `KeepsAttention`) are looked for with `isinstance`, when a model is
+built rather than in every step: such a check costs microseconds, and `torch.compile` can't look into it.
+
+Since Python 3.12 `isinstance` does not see what `nn.Module.__getattr__` finds: parameters, buffers and submodules. So
+the members are methods, properties and plain attributes. It looks for names only; the type checker compares signatures.
+
+Shapes: features (batch, time, size); lengths (batch,). In a search: U utterances, B beams, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from tympan.models.ctc import Ctc
+from tympan.models.encoder.output import EncoderOutput
+from tympan.nn.beam_state import BeamState
+
+
+class Part(Protocol):
+    """What every part has because it is a `torch.nn.Module`."""
+
+    training: bool
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
+
+
+@runtime_checkable
+class Frontend(Part, Protocol):
+    """Features from audio: `--frontend`."""
+
+    output_size: int
+    """Values per frame."""
+
+    def forward(self, speech: Tensor, lengths: Tensor, /) -> tuple[Tensor, Tensor]:
+        """Speech (batch, samples[, channels]) -> features, zero beyond their lengths, and the lengths in frames."""
+        ...
+
+    def __call__(self, speech: Tensor, lengths: Tensor, /) -> tuple[Tensor, Tensor]: ...
+
+    def output_lengths(self, lengths: Tensor, /) -> Tensor:
+        """Number of frames for a number of samples, without computing the features."""
+        ...
+
+
+class Augmenter(Part, Protocol):
+    """Random changes of the features while training: `--specaug`."""
+
+    def forward(self, features: Tensor, lengths: Tensor, seeds: Tensor | None = None, /) -> Tensor:
+        """Changed features of the same shape. What changes follows from the seeds (batch,), or torch's generator."""
+        ...
+
+    def __call__(self, features: Tensor, lengths: Tensor, seeds: Tensor | None = None, /) -> Tensor: ...
+
+
+class Normalizer(Part, Protocol):
+    """Normalization of the features: `--normalize`."""
+
+    def forward(self, features: Tensor, lengths: Tensor, /) -> Tensor:
+        """Normalized features of the same shape, zero beyond the lengths."""
+        ...
+
+    def __call__(self, features: Tensor, lengths: Tensor, /) -> Tensor: ...
+
+
+@runtime_checkable
+class Preencoder(Part, Protocol):
+    """A change of every frame in front of the encoder: `--preencoder`."""
+
+    output_size: int
+
+    def forward(self, features: Tensor, /) -> Tensor:
+        """Features of the same length with `output_size` values per frame."""
+        ...
+
+    def __call__(self, features: Tensor, /) -> Tensor: ...
+
+
+@runtime_checkable
+class Encoder(Part, Protocol):
+    """From features to the frames that CTC and the decoder read: `--encoder`.
+
+    - `__init__` takes `input_size`, the number of values per frame, which the builder knows. Its other parameters are
+      the keys and defaults of `encoder_conf`. It has no `**kwargs`.
+    - The output of an utterance must not depend on the padding: it is the same alone and in any batch.
+    - Utterances of length 0 occur, and then have 0 frames. Output frames beyond the lengths may have any value.
+    - Leave the device and the precision to the caller: new tensors take both from an input.
+
+    A complete encoder, which stacks pairs of frames. In `my_package/enc.py` it is used with
+    `--encoder my_package.enc:MyEncoder --encoder_conf output_size=128`:
+
+        import torch
+        from torch import Tensor, nn
+        from tympan.models.encoder.output import EncoderOutput
+
+        class MyEncoder(nn.Module):
+            def __init__(self, *, input_size: int, output_size: int = 256) -> None:
+                super().__init__()
+                self.output_size = output_size
+                self.linear = nn.Linear(2 * input_size, output_size)
+
+            def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
+                even = nn.functional.pad(features, (0, 0, 0, features.size(1) % 2))
+                pairs = even.reshape(even.size(0), even.size(1) // 2, 2 * even.size(2))
+                return EncoderOutput(torch.relu(self.linear(pairs)), self.output_lengths(lengths))
+
+            def output_lengths(self, lengths: Tensor) -> Tensor:
+                return torch.div(lengths + 1, 2, rounding_mode="floor")
+    """
+
+    output_size: int
+    """Values per frame of the output."""
+
+    def forward(self, features: Tensor, lengths: Tensor, /) -> EncoderOutput:
+        """Features (batch, time, input size), zero beyond the lengths, or tokens (batch, time) of `input_layer: embed`.
+
+        The output's lengths are those of `output_lengths`.
+        """
+        ...
+
+    def __call__(self, features: Tensor, lengths: Tensor, /) -> EncoderOutput: ...
+
+    def output_lengths(self, lengths: Tensor, /) -> Tensor:
+        """Number of output frames for a number of input frames, without running the encoder."""
+        ...
+
+
+class StepDecoder(Protocol):
+    """What a search asks of a decoder: one token after the other, for many hypotheses at once."""
+
+    def start(self, memory: Tensor, memory_lengths: Tensor, beams: int, /) -> BeamState:
+        """The state before the first token. Memory (U, frames, size) is the encoder's output."""
+        ...
+
+    def step(self, tokens: Tensor, state: Any, /) -> tuple[Tensor, BeamState]:
+        """The last token of every hypothesis (U, B), sos at first -> log probabilities (U, B, V) of the next, state.
+
+        `state` is what `start` or the `step` before returned, perhaps reordered by the search.
+        """
+        ...
+
+
+@runtime_checkable
+class Decoder(StepDecoder, Part, Protocol):
+    """From the encoder's output and the tokens so far to the next token: `--decoder`. It trains and it searches.
+
+    `__init__` takes `vocab_size` and `encoder_output_size`, which the builder knows.
+    """
+
+    def forward(self, memory: Tensor, memory_lengths: Tensor, tokens: Tensor, lengths: Tensor, /) -> Tensor:
+        """Logits (batch, length, V) of the token after each of `tokens` (batch, length), which begin with sos."""
+        ...
+
+    def __call__(self, memory: Tensor, memory_lengths: Tensor, tokens: Tensor, lengths: Tensor, /) -> Tensor: ...
+
+
+@runtime_checkable
+class NextTokenModel(Part, Protocol):
+    """The network of a language model: `--lm`. It trains on whole sentences and searches step by step.
+
+    `__init__` takes `vocab_size`, which the builder knows.
+    """
+
+    def forward(self, tokens: Tensor, /) -> Tensor:
+        """Logits (batch, length, V) of the token after each of `tokens` (batch, length), which begin with sos."""
+        ...
+
+    def __call__(self, tokens: Tensor, /) -> Tensor: ...
+
+    def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype, /) -> BeamState:
+        """The state before the first token."""
+        ...
+
+    def step(self, tokens: Tensor, state: Any, /) -> tuple[Tensor, BeamState]:
+        """As of `StepDecoder`."""
+        ...
+
+
+@runtime_checkable
+class ConditionsOnCtc(Protocol):
+    """An encoder whose layers can read CTC's posteriors of earlier layers (Nozaki and Komatsu 2021).
+
+    It is called with the CTC as a third argument when `interctc_use_conditioning` is true.
+    """
+
+    interctc_use_conditioning: bool
+
+    def add_conditioning(self, vocab_size: int, /) -> None:
+        """Create the layer that takes the posteriors. Call it once, before training or loading weights."""
+        ...
+
+    def __call__(self, features: Tensor, lengths: Tensor, ctc: Ctc | None, /) -> EncoderOutput: ...
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """An encoder that can take utterances behind one another on a CPU, so that padding costs nothing."""
+
+    @property
+    def packs_batches(self) -> bool:
+        """Whether it does so with its options."""
+        ...
+
+
+@runtime_checkable
+class Recomputes(Protocol):
+    """A part that can compute inner values again in the backward pass, to save memory."""
+
+    def set_grad_checkpointing(self, is_on: bool, /) -> None: ...
+
+
+@runtime_checkable
+class KeepsAttention(Protocol):
+    """An attention layer that keeps its weights for plots when `keep_weights` is true."""
+
+    keep_weights: bool
+    weights: Tensor | None
+    """Of the last forward: (batch, [heads,] queries, keys)."""
+
+
+if TYPE_CHECKING:
+    # Registered classes are chosen by name, so that nothing else shows the type checker that they conform.
+    from tympan.features.frontend import DefaultFrontend
+    from tympan.features.mvn import GlobalMvn, UtteranceMvn
+    from tympan.features.specaug import SpecAug
+    from tympan.models.decoder.rnn import RnnDecoder
+    from tympan.models.decoder.transformer import TransformerDecoder
+    from tympan.models.encoder.blocks import BlockEncoder
+    from tympan.models.encoder.rnn import RnnEncoder
+    from tympan.models.encoder.vgg_rnn import VggRnnEncoder
+    from tympan.models.lm.seq_rnn import SequentialRnnLm
+    from tympan.models.lm.transformer import TransformerLm
+    from tympan.models.preencoder import LinearProjection
+    from tympan.nn.attention import MultiHeadedAttention
+    from tympan.nn.rnn_attention import DotAttention, MultiHeadAttention, NoAttention, RnnAttention
+
+    _FRONTENDS: tuple[type[Frontend], ...] = (DefaultFrontend,)
+    _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
+    _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)
+    _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection,)
+    _ENCODERS: tuple[type[Encoder], ...] = (BlockEncoder, RnnEncoder, VggRnnEncoder)
+    _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, RnnDecoder)
+    _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
+    _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
+    _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
+    _RECOMPUTED: tuple[type[Recomputes], ...] = (BlockEncoder, TransformerDecoder)
+    _ATTENTION: tuple[type[KeepsAttention], ...] = (
+        MultiHeadedAttention,
+        RnnAttention,
+        NoAttention,
+        DotAttention,
+        MultiHeadAttention,
+    )
