@@ -77,7 +77,8 @@ from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, choose_precision
 from tympan.train.optimizers import build_optimizer
 from tympan.train.reporter import EpochReporter
-from tympan.train.update import UpdateOptions, Updater, trainable
+from tympan.config.train import UpdateOptions
+from tympan.train.update import Updater, trainable
 
 found = find_accelerators()
 kind = choose_kind(ngpu=1, device=None)

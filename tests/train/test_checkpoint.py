@@ -12,6 +12,7 @@ import torch
 
 from tympan.errors import UserError
 from tympan.train.checkpoint import (
+    NAME,
     Identity,
     changed_options,
     load_checkpoint,
@@ -21,7 +22,9 @@ from tympan.train.checkpoint import (
 )
 
 MODEL = {"w": torch.ones(2, 3), "b": torch.zeros(3)}
-IDENTITY = Identity(kind="asr", optim="adam", scheduler=None, tokens=("<blank>", "a", "<sos/eos>"), options={"lr": 1})
+IDENTITY = Identity(
+    task="asr", optim="adam", scheduler=None, tokens={"text": ("<blank>", "a", "<sos/eos>")}, options={"lr": 1}
+)
 
 
 def state(step: int) -> dict:
@@ -71,9 +74,9 @@ def test_none_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("identity", "model", "message"),
     [
-        (replace(IDENTITY, kind="lm"), MODEL, "kind: asr in the checkpoint, lm here"),
+        (replace(IDENTITY, task="lm"), MODEL, "task: asr in the checkpoint, lm here"),
         (replace(IDENTITY, optim="sgd"), MODEL, "optim: adam in the checkpoint, sgd here"),
-        (replace(IDENTITY, tokens=("<blank>", "b", "<sos/eos>")), MODEL, "number 1: 'a' there, 'b' here"),
+        (replace(IDENTITY, tokens={"text": ("<blank>", "b", "<sos/eos>")}), MODEL, "number 1: 'a' there, 'b' here"),
         (IDENTITY, {**MODEL, "w": torch.ones(4, 3)}, r"weight w: \(2, 3\) in the checkpoint, \(4, 3\) here"),
         (IDENTITY, {"w": MODEL["w"]}, "weight b: only in the checkpoint"),
     ],
@@ -132,3 +135,17 @@ def test_loading_runs_no_code(tmp_path: Path) -> None:
 def test_a_fresh_run_sets_an_old_state_aside(saved: Path) -> None:
     set_aside(saved)
     assert [path.name for path in saved.iterdir()] == ["checkpoint.replaced.pth"]
+
+
+def test_a_checkpoint_of_the_first_release_is_taken_up(saved: Path) -> None:
+    """It called the task `kind` and knew one text only."""
+    content = torch.load(saved / NAME, weights_only=True)
+    content["kind"] = content.pop("task")
+    content["tokens"] = content["tokens"]["text"]
+    torch.save(content, saved / NAME)
+    loaded = load_checkpoint(saved, identity=IDENTITY, model_state=MODEL)
+    assert loaded is not None
+    assert loaded["position"]["step"] == 2
+    other = Identity(task="lm", optim="adam", scheduler=None, tokens=IDENTITY.tokens)
+    with pytest.raises(UserError, match="task: asr in the checkpoint, lm here"):
+        load_checkpoint(saved, identity=other, model_state=MODEL)

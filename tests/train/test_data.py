@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from tympan.config.training import parse_training
 from tympan.data.shapes import write_shapes
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
-from tympan.train.data import TrainingData, build_data, build_plain_data, read_vocabulary
+from tympan.tasks.asr import AsrTask
+from tympan.tasks.lm import LmTask
+from tympan.train.data import TrainingData, build_data, build_plain_data
+from tympan.train.task import check_data_names
 
 IDS = [f"spk-{number}" for number in range(7)]
 FRAMES = [4000 + 700 * number for number in range(7)]
@@ -51,7 +54,8 @@ def asr_config(corpus: Path, *extra: str) -> Any:
 
 
 def data_of(config: Any, comm: Any = None) -> TrainingData:
-    return build_data(config, vocabulary=read_vocabulary(config), comm=comm or Solo())
+    task = AsrTask() if isinstance(config, AsrTrainConfig) else LmTask()
+    return build_data(task, task.complete(config), comm=comm or Solo())
 
 
 def test_training_and_validation_from_one_config(corpus: Path) -> None:
@@ -106,7 +110,7 @@ def test_augmentation_is_for_training_alone(corpus: Path) -> None:
     config = asr_config(corpus, "--batch_type=unsorted", "--speed_perturb=0.5")
     data = data_of(config)
     assert next(data.train.build_iter(1)).tensors["speech_lengths"].max() == pytest.approx(2 * max(FRAMES), abs=2)
-    for factory in (data.valid, build_plain_data(config, vocabulary=read_vocabulary(config)).train):
+    for factory in (data.valid, build_plain_data(AsrTask(), AsrTask().complete(config)).train):
         assert next(factory.build_iter(1)).tensors["speech_lengths"].max() == max(FRAMES)
 
 
@@ -129,3 +133,14 @@ def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
         data_of(asr_config(corpus, "--speed_perturb=0.9", "--input_size=83", "--batch_type=numel"))
     with pytest.raises(UserError, match="16000 Hz, 8000 Hz is expected"):
         list(data_of(asr_config(corpus, "--frontend_conf", "fs=8000", "--batch_type=numel")).train.build_iter(1))
+
+
+def test_data_names_are_those_of_the_task(corpus: Path) -> None:
+    config = asr_config(corpus)
+    check_data_names(AsrTask(), config)
+    with pytest.raises(UserError, match="does not know the data name 'speech'; it knows text"):
+        check_data_names(LmTask(), config)
+    check_data_names(LmTask(), replace(config, allow_variable_data_keys=True))
+    only_speech = replace(config, valid_data_path_and_name_and_type=config.valid_data_path_and_name_and_type[:1])
+    with pytest.raises(UserError, match=r"--valid_data_path_and_name_and_type is needed for text.*found speech"):
+        check_data_names(AsrTask(), only_speech)

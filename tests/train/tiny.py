@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tympan.config.train import LoopOptions, UpdateOptions
 from tympan.data.batch import Batch
 from tympan.models.loss import Loss, LossTerm, Stat
 from tympan.runtime.comm import Comm, Solo
@@ -17,8 +18,8 @@ from tympan.runtime.precision import MasterWeights, choose_precision
 from tympan.runtime.seed import set_all_seeds
 from tympan.train.checkpoint import Identity
 from tympan.train.optimizers import build_optimizer
-from tympan.train.trainer import Trainer, TrainerOptions
-from tympan.train.update import UpdateOptions, Updater, trainable
+from tympan.train.trainer import Trainer
+from tympan.train.update import Updater, trainable
 from tympan.train.writer import ExperimentWriter
 
 
@@ -100,7 +101,7 @@ class MemoryBatches:
         return Batch(tuple(f"utt{row}" for row in rows), tensors, size)
 
 
-IDENTITY = Identity(kind="asr", optim="adam", scheduler=None, tokens=("<blank>", "a", "<sos/eos>"))
+IDENTITY = Identity(task="asr", optim="adam", scheduler=None, tokens={"text": ("<blank>", "a", "<sos/eos>")})
 
 
 def tiny_updater(
@@ -147,7 +148,7 @@ def tiny_trainer(
     directory: Path, *, data: MemoryBatches | None = None, updater: Updater | None = None, **options: Any
 ) -> Trainer:
     data = data or MemoryBatches([4, 4, 3, 4])
-    chosen = TrainerOptions(**{"max_epoch": 2, "log_interval": 2, **options})
+    chosen = LoopOptions(**{"max_epoch": 2, "log_interval": 2, **options})
     writer = ExperimentWriter(
         directory,
         identity=IDENTITY,

@@ -52,11 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup_logging(options.log_level)
     _check(options)
     device = device_of(choose_kind(ngpu=options.ngpu, device=options.device), local_rank=0)
-    model, dataset = _load(options)
+    model, dataset, unk_id = _load(options)
     model.to(device=device, dtype=getattr(torch, options.dtype)).eval()
     scores: dict[str, TextScore] = {}
     unknown = 0
-    for key, score, outside in score_texts(model, dataset, batch_size=options.batch_size, device=device):
+    for key, score, outside in score_texts(model, dataset, batch_size=options.batch_size, device=device, unk_id=unk_id):
         scores[key] = score
         unknown += outside
     total = TextScore(sum(score.nll for score in scores.values()), sum(score.tokens for score in scores.values()))
@@ -77,32 +77,24 @@ def _check(options: Options) -> None:
         raise UserError(f"--data_path_and_name_and_type: one entry named text is expected, found {', '.join(names)}")
 
 
-def _load(options: Options) -> tuple[LanguageModel, UtteranceDataset]:
+def _load(options: Options) -> tuple[LanguageModel, UtteranceDataset, int]:
     from dataclasses import replace
 
     from tympan.config.lm import LmTrainConfig
     from tympan.data.dataset import UtteranceDataset
-    from tympan.data.preprocess import Preprocessor, TextPreprocessor
+    from tympan.data.preprocess import Preprocessor
     from tympan.models.build import build_lm
     from tympan.models.weights import fill_weights, load_weights
-    from tympan.train.data import read_vocabulary
+    from tympan.text.codec import build_codec
 
     config = load_training_config(LmTrainConfig, options.train_config, allow_import=options.allow_import)
-    vocabulary = read_vocabulary(config)
-    model = build_lm(replace(config, token_list=list(vocabulary.tokens)))
+    codec = build_codec(config.text)
+    model = build_lm(replace(config, token_list=list(codec.vocabulary.tokens)))
     fill_weights(model, load_weights(options.model_file), options.model_file, options.train_config)
     dataset = UtteranceDataset(options.data_path_and_name_and_type, keys=options.key_file)
     if config.use_preprocessor:
-        text = TextPreprocessor(
-            vocabulary,
-            token_type=config.token_type,
-            bpemodel=config.bpemodel,
-            cleaner=config.cleaner,
-            g2p=config.g2p,
-            non_linguistic_symbols=config.non_linguistic_symbols,
-        )
-        dataset.preprocess = Preprocessor(text=text)
-    return model, dataset
+        dataset.preprocess = Preprocessor(texts={"text": codec})
+    return model, dataset, codec.vocabulary.unk_id
 
 
 def _write(options: Options, total: TextScore, scores: dict[str, TextScore]) -> None:

@@ -148,6 +148,10 @@ class AsrModel(nn.Module):
         return encoded
 
     @property
+    def has_ctc(self) -> bool:
+        return self.ctc is not None
+
+    @property
     def packs_batches(self) -> bool:
         """Whether padding costs the encoder nothing on a CPU, so that utterances of any length go together."""
         return is_packable(self.encoder)

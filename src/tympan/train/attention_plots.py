@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.data.batch import Batch
+from tympan.models.abilities import PlotsAttention
 from tympan.runtime.atomic import atomic_write
 from tympan.train.curves import Quiet
 from tympan.train.reporter import Reporter
@@ -31,14 +32,14 @@ class AttentionPlots(Quiet):
         self.device = device
 
     def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None:
-        if not hasattr(model, "attention_weights"):
+        if not isinstance(model, PlotsAttention):
             return
         names = ("speech", "speech_lengths", "text", "text_lengths")
         kind = next(model.parameters()).dtype
         tensors = {name: self.batch.tensors[name].to(self.device) for name in names}
         if kind == torch.float64:
             tensors["speech"] = tensors["speech"].to(kind)
-        for layer, weights in model.attention_weights(**tensors).items():  # type: ignore[operator]
+        for layer, weights in model.attention_weights(**tensors).items():
             for utterance, attention in zip(self.batch.ids, weights, strict=True):
                 draw_attention(self.directory / utterance / f"{layer}.{epoch}ep.png", attention)
 

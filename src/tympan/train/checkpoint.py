@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
 from tympan.train.reporter import Reporter
-from tympan.train.tensor_file import save_tensors
 
 NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"
@@ -38,11 +38,12 @@ CUTS_BATCHES = frozenset(
 class Identity:
     """Which training this is: what must agree before a checkpoint may be taken up."""
 
-    kind: str
-    """asr or lm."""
+    task: str
+    """Its name: asr, lm."""
     optim: str
     scheduler: str | None
-    tokens: Sequence[str] = ()
+    tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By data name, the tokens of each text."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """The configuration, for a note of what changed; differences here are allowed."""
 
@@ -60,10 +61,10 @@ def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Iden
     newest, previous = directory / NAME, directory / PREVIOUS
     content = {
         **state,
-        "kind": identity.kind,
+        "task": identity.task,
         "optim": identity.optim,
         "scheduler": identity.scheduler,
-        "tokens": list(identity.tokens),
+        "tokens": {name: list(tokens) for name, tokens in identity.tokens.items()},
         "options": _plain(identity.options),
     }
     save_tensors(newest.with_name(f".{NAME}.new"), content)
@@ -74,6 +75,18 @@ def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Iden
         os.link(newest, spare)
         os.replace(spare, previous)
     os.replace(newest.with_name(f".{NAME}.new"), newest)
+
+
+def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Write with torch.save; a full disk is an OSError."""
+    with atomic_write(path, "wb") as stream:
+        try:
+            torch.save(content, stream)
+        except RuntimeError as error:
+            # torch tries to end a file that could not be written, and fails with words about positions
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
 
 
 def load_checkpoint(directory: Path, *, identity: Identity, model_state: Mapping[str, Tensor]) -> dict[str, Any] | None:
@@ -183,26 +196,38 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _check(path: Path, content: Mapping[str, Any], *, identity: Identity, model_state: Mapping[str, Tensor]) -> None:
-    differences = []
-    for name in ("kind", "optim", "scheduler"):
-        if content[name] != getattr(identity, name):
-            differences.append(f"{name}: {content[name]} in the checkpoint, {getattr(identity, name)} here")
-    differences += _token_differences(content["tokens"], list(identity.tokens))
+    pairs = {
+        # Tympan 0.1 wrote it as `kind`
+        "task": (content["task"] if "task" in content else content["kind"], identity.task),
+        "optim": (content["optim"], identity.optim),
+        "scheduler": (content["scheduler"], identity.scheduler),
+    }
+    differences = [
+        f"{name}: {then} in the checkpoint, {now} here" for name, (then, now) in pairs.items() if then != now
+    ]
+    differences += _token_differences(content["tokens"], identity.tokens)
     differences += _weight_differences(content["model"], model_state)
     if differences:
         raise UserError(
             f"{path} belongs to another training:\n  " + "\n  ".join(differences) + "\n"
-            "Use another --output_dir, or --resume false to start anew (--init_param takes weights over)"
+            "Use another --output_dir, or --resume false to start from scratch (--init_param takes weights over)"
         )
 
 
-def _token_differences(then: list[str], now: list[str]) -> list[str]:
+def _token_differences(then: Mapping[str, list[str]] | list[str], now: Mapping[str, Sequence[str]]) -> list[str]:
+    if isinstance(then, list):
+        then = {"text": then}  # of Tympan 0.1
+    names = sorted({*then, *now})
+    return [line for name in names for line in _list_differences(name, then.get(name, []), list(now.get(name, [])))]
+
+
+def _list_differences(name: str, then: list[str], now: list[str]) -> list[str]:
     if then == now:
         return []
     first = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
     shown = [repr(tokens[first]) if first < len(tokens) else "nothing" for tokens in (then, now)]
     return [
-        f"vocabulary: {len(then)} tokens in the checkpoint, {len(now)} here; "
+        f"vocabulary of {name}: {len(then)} tokens in the checkpoint, {len(now)} here; "
         f"the first that differs is number {first}: {shown[0]} there, {shown[1]} here"
     ]
 

@@ -11,26 +11,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tympan.data.batch import Batch
-from tympan.data.loader import EpochIterFactory
+from tympan.data.batch import Batch, Batches
 from tympan.data.shapes import write_shapes
+from tympan.models.abilities import CollectsFeatures
 from tympan.runtime.atomic import atomic_write
+from tympan.train.task import Tokens
 
 
 @torch.no_grad()
 def collect_stats(
     model: nn.Module,
-    batches: EpochIterFactory,
+    batches: Batches,
     directory: Path,
     *,
-    token_type: str | None = None,
-    vocab_size: int | None = None,
+    tokens: Mapping[str, Tokens] | None = None,
     log_interval: int | None = None,
     writes_features: bool = False,
 ) -> None:
     """Write NAME_shape, feats_stats.npz, batch_keys and stats_keys into `directory`.
 
-    `text_shape.TOKEN_TYPE` has the vocabulary's size as second dimension, as ESPnet2's recipes make it.
+    `text_shape.TOKEN_TYPE` has the vocabulary size as second dimension, as ESPnet2's recipes make it.
     """
     model.eval()
     steps = batches.num_steps(1)
@@ -43,7 +43,7 @@ def collect_stats(
             rest = tuple(batch.tensors[name].shape[2:])
             rows = zip(batch.ids, lengths.tolist(), strict=True)
             shapes.setdefault(name, {}).update((utterance, (length, *rest)) for utterance, length in rows)
-        collected = model.collect_feats(**batch.tensors)  # type: ignore[operator]
+        collected = model.collect_feats(**batch.tensors) if isinstance(model, CollectsFeatures) else {}
         for name, rows_of in _rows(collected).items():
             for utterance, values in zip(batch.ids, rows_of, strict=True):
                 sums.setdefault(name, _Sums()).add(values)
@@ -53,9 +53,10 @@ def collect_stats(
             logging.info("collect_stats: %d/%d batches", number, steps)
     for name, of_name in shapes.items():
         write_shapes(directory / f"{name}_shape", of_name)
-    if token_type is not None and vocab_size is not None and "text" in shapes:
-        with_size = {utterance: (*shape, vocab_size) for utterance, shape in shapes["text"].items()}
-        write_shapes(directory / f"text_shape.{token_type}", with_size)
+    for name, item in (tokens or {}).items():
+        if name in shapes:
+            with_size = {utterance: (*shape, len(item.tokens)) for utterance, shape in shapes[name].items()}
+            write_shapes(directory / f"{name}_shape.{item.token_type}", with_size)
     for name, total in sums.items():
         total.write(directory / f"{name}_stats.npz")
     for file, names in (("batch_keys", list(shapes)), ("stats_keys", list(sums))):

@@ -8,7 +8,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,28 +17,33 @@ import torch
 from torch import Tensor
 
 import tympan
+from tympan.config.train import TrainConfig
 from tympan.runtime.atomic import atomic_write
+from tympan.train.reporter import Reporter
+from tympan.train.task import AnyTask, data_of
+from tympan.train.writer import ExperimentWriter
 
 NAME = "manifest.json"
 PACKAGES = ("torch", "torch-npu", "numpy", "soundfile", "soxr", "kaldi-native-fbank", "sentencepiece", "safetensors")
 
 
 def make_manifest(
-    *, kind: str, config_text: str, seed: int, data_files: Iterable[str], device: str, processes: int
+    task: AnyTask, config: TrainConfig, *, config_text: str, device: str, processes: int
 ) -> dict[str, Any]:
     """What is known before training."""
     return {
-        "kind": kind,
+        "task": task.name,
+        "task_class": f"{type(task).__module__}:{type(task).__qualname__}",
         "command": sys.argv,
         "directory": os.getcwd(),
         "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(),
-        "seed": seed,
+        "seed": config.seed,
         "device": device,
         "processes": processes,
         "threads": torch.get_num_threads(),
         "versions": versions(),
         "git": git_state(),
-        "data": {str(path): file_fingerprint(Path(path)) for path in data_files},
+        "data": {str(path): file_fingerprint(Path(path)) for path in _files(task, config)},
     }
 
 
@@ -94,3 +99,28 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+class RecordingWriter(ExperimentWriter):
+    """Adds to the manifest what came out."""
+
+    def finish(self, reporter: Reporter) -> None:
+        super().finish(reporter)
+        # Not all *.pth: an earlier run may have left models of its own
+        paths = [self.directory / f"{epoch}epoch.pth" for epoch in reporter.stats] + self.averaged
+        results = {
+            path.name: weights_digest(torch.load(path, map_location="cpu", weights_only=True))
+            for path in sorted(paths)
+            if path.is_file() and not path.is_symlink()
+        }
+        manifest = read_manifest(self.directory)
+        write_manifest(self.directory, {**manifest, "weights_sha256": results, "epochs": reporter.stats})
+
+
+def _files(task: AnyTask, config: TrainConfig) -> list[str]:
+    """Every file that the configuration names and that decides the result."""
+    named: list[str | None] = [path for _, triples in data_of(config) for path, _, _ in triples]
+    named += [*config.train_shape_file, *config.valid_shape_file]
+    named += [entry.partition(":")[0] for entry in config.init_param]
+    named += task.files(config)
+    return [name for name in named if name]

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tympan.train.checkpoint import save_tensors
 from tympan.train.reporter import Reporter
-from tympan.train.tensor_file import save_tensors
 
 Criterion = tuple[str, str, str]
 """(phase, name, min|max), e.g. ("valid", "acc", "max")."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,6 +21,8 @@ from tympan.config.parse import dump_config, read_layer
 from tympan.config.train import TrainConfig
 from tympan.config.training import RULES
 from tympan.errors import UserError
+from tympan.models.abilities import Recomputes
+from tympan.runtime.atomic import atomic_write
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.device import (
     backend_for,
@@ -34,31 +36,30 @@ from tympan.runtime.launch import LaunchPlan, as_worker, launch
 from tympan.runtime.log import setup_logging
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.runtime.parallel import Parallel, ParallelOptions
-from tympan.runtime.precision import MasterWeights, choose_precision
+from tympan.runtime.precision import MasterWeights, Precision, choose_precision
 from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
 from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
-from tympan.train.alignable import too_short_for_ctc, without_transcript
 from tympan.train.checkpoint import Identity, load_checkpoint, report_changes, set_aside
 from tympan.train.collect_stats import collect_stats
-from tympan.train.data import TrainingData, build_data, build_plain_data, read_vocabulary
-from tympan.train.experiment import RecordingWriter, write_beginnings
+from tympan.train.data import TrainingData, build_data, build_plain_data
 from tympan.train.init_param import init_from
+from tympan.train.manifest import RecordingWriter, make_manifest, write_manifest
 from tympan.train.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.train.preflight import check_run
 from tympan.train.schedulers import build_scheduler
-from tympan.train.trainer import Stopped, Trainer, TrainerOptions
-from tympan.train.update import UpdateOptions, Updater, trainable
+from tympan.train.task import AnyTask, check_data_names, start_command
+from tympan.train.trainer import Stopped, Trainer
+from tympan.train.update import Updater, trainable
 from tympan.train.watchers import build_watchers
 from tympan.train.writer import SilentWriter, Writer
 
-Kind = Literal["asr", "lm"]
 
-
-def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None = None) -> int:
-    """What `asr_train` and `lm_train` do after parsing; returns the exit code."""
+def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | None = None) -> int:
+    """What every training command does after parsing; returns the exit code."""
     if config.output_dir is None:
         raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
+    check_data_names(task, config)
     directory = Path(config.output_dir)
     device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -72,13 +73,13 @@ def run_training(config: TrainConfig, *, kind: Kind, argv: Sequence[str] | None 
         if plan is not None:
             if not config.resume and plan.hosts.rank == 0:
                 set_aside(directory)
-            return launch(plan, ["-m", f"tympan.bin.{kind}_train", *arguments, "--resume", "true"])
+            return launch(plan, [*start_command(task), *arguments, "--resume", "true"])
     if ranks is None:
-        return _work(config, kind, device_kind, None)
-    return as_worker(ranks.rank, lambda: _work(config, kind, device_kind, ranks))
+        return _work(task, config, device_kind, None)
+    return as_worker(ranks.rank, lambda: _work(task, config, device_kind, ranks))
 
 
-def _work(config: TrainConfig, kind: Kind, device_kind: str, ranks: Ranks | None) -> int:
+def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
     """One process's part of the run: build, fit, close."""
     prepare_environment(device_kind, os.environ)
     keep_freed_memory()
@@ -90,11 +91,11 @@ def _work(config: TrainConfig, kind: Kind, device_kind: str, ranks: Ranks | None
     stop.install()
     device = device_of(device_kind, local_rank=0 if ranks is None else ranks.local_rank)
     comm = _comm(config, device, ranks)
-    logging.info("%s training on %s, process %d of %d", kind, describe(device), rank + 1, comm.size)
+    logging.info("%s training on %s, process %d of %d", task.name, describe(device), rank + 1, comm.size)
     try:
         if config.collect_stats:
-            return _collect(config, kind, directory)
-        trainer = build_trainer(config, kind=kind, comm=comm, device=device, stop=stop)
+            return _collect(task, config, directory)
+        trainer = build_trainer(task, config, comm=comm, device=device, stop=stop)
         if config.dry_run:
             logging.info("--dry_run true: everything is built, nothing is trained")
             return 0
@@ -110,7 +111,7 @@ def _work(config: TrainConfig, kind: Kind, device_kind: str, ranks: Ranks | None
 
 
 def build_trainer(
-    config: TrainConfig, *, kind: Kind, comm: Comm, device: torch.device, stop: StopSignal | None = None
+    task: AnyTask, config: TrainConfig, *, comm: Comm, device: torch.device, stop: StopSignal | None = None
 ) -> Trainer:
     """Model, data, optimiser and writer of a run, at the place where its checkpoint left it."""
     set_all_seeds(config.seed)
@@ -131,20 +132,21 @@ def build_trainer(
             f"--compile true compiles once for every shape, and --batch_type {config.batch_type} makes a new shape for "
             "almost every batch. Use --batch_type bucket"
         )
-    vocabulary = read_vocabulary(config)
-    complete = replace(config, token_list=list(vocabulary.tokens))
-    data = build_data(config, vocabulary=vocabulary, comm=comm, pin_memory=device.type != "cpu")
-    model = _model(complete, kind)
+    given = config
+    config = task.complete(config)
+    data = build_data(task, config, comm=comm, pin_memory=device.type != "cpu")
+    model = _model(task, config)
     _report_model(model, data, config, comm)
+    _report_findings(task, config, model, data)
     precision.prepare(model)
     model.to(device)
     updater = build_updater(config, model, comm=comm, device=device, precision=precision)
     identity = Identity(
-        kind=kind,
+        task=task.name,
         optim=config.optim,
         scheduler=config.scheduler,
-        tokens=vocabulary.tokens,
-        options={item.name: getattr(config, item.name) for item in fields(config)},
+        tokens={name: item.tokens for name, item in task.tokens(config).items()},
+        options={item.name: getattr(given, item.name) for item in fields(given)},
     )
     trainer = Trainer(
         updater,
@@ -152,7 +154,8 @@ def build_trainer(
         valid_data=data.valid,
         comm=comm,
         writer=SilentWriter(),
-        options=_pick(TrainerOptions, config),
+        options=config,
+        seed=config.seed,
         is_stopping=stop or (lambda: False),
     )
     state = _state(config, identity, updater)
@@ -162,25 +165,29 @@ def build_trainer(
     check_run(trainer)
     comm.barrier()
     if comm.rank == 0 and not config.dry_run:
-        trainer.writer = _open_experiment(complete, identity, data, comm, device, is_resumed=state is not None)
+        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=state is not None)
     return trainer
 
 
 def _open_experiment(
-    config: TrainConfig, identity: Identity, data: TrainingData, comm: Comm, device: torch.device, *, is_resumed: bool
+    task: AnyTask,
+    config: TrainConfig,
+    identity: Identity,
+    data: TrainingData,
+    comm: Comm,
+    device: torch.device,
+    *,
+    is_resumed: bool,
 ) -> Writer:
     """Touch the experiment directory, now that no mistake was found."""
     directory = Path(config.output_dir or ".")
     if not is_resumed:
         set_aside(directory)
-    write_beginnings(
-        directory,
-        config,
-        kind=identity.kind,
-        config_text=dump_config(config),
-        device=describe(device),
-        processes=comm.size,
-    )
+    config_text = dump_config(config)
+    with atomic_write(directory / "config.yaml") as stream:
+        stream.write(config_text)
+    manifest = make_manifest(task, config, config_text=config_text, device=describe(device), processes=comm.size)
+    write_manifest(directory, manifest)
     return RecordingWriter(
         directory,
         identity=identity,
@@ -195,13 +202,13 @@ def _open_experiment(
 
 
 def build_updater(
-    config: TrainConfig, model: nn.Module, *, comm: Comm, device: torch.device, precision: Any
+    config: TrainConfig, model: nn.Module, *, comm: Comm, device: torch.device, precision: Precision
 ) -> Updater:
     """The model spread over the processes, with its optimiser and schedule."""
     if config.grad_checkpointing:
-        if not hasattr(model, "set_grad_checkpointing"):
+        if not isinstance(model, Recomputes):
             raise UserError("--grad_checkpointing true: this model has no blocks that could be recomputed")
-        model.set_grad_checkpointing(True)  # type: ignore[operator]
+        model.set_grad_checkpointing(True)
     parallel = Parallel(
         model,
         comm=comm,
@@ -231,14 +238,13 @@ def build_updater(
         precision=precision,
         comm=comm,
         device=device,
-        options=_pick(UpdateOptions, config),
+        options=config,
+        seed=config.seed,
     )
 
 
-def _model(config: TrainConfig, kind: Kind) -> nn.Module:
-    from tympan.models.build import build_asr_model, build_lm
-
-    model: nn.Module = build_asr_model(config) if kind == "asr" else build_lm(config)  # type: ignore[arg-type]
+def _model(task: AnyTask, config: TrainConfig) -> nn.Module:
+    model = task.build_model(config)
     for entry in config.init_param:
         init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch)
     frozen = freeze(model, config.freeze_param)
@@ -254,27 +260,25 @@ def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, com
     logging.debug("%s", model)
     for name, batches in (("train", data.train), ("valid", data.valid)):
         logging.info("%s data: %s", name, batches.describe().replace("\n", "; "))
-    sizes = data.train.plan.sizes * config.accum_grad
-    seconds = ""
-    if data.train.dataset.sample_rate:
-        lengths = data.train.plan.total_lengths()[:, 0] / data.train.dataset.sample_rate * config.accum_grad
-        seconds = f" and {lengths.mean():.1f} s of audio"
+    size = data.train.mean_size()
+    seconds = "" if size.seconds is None else f" and {size.seconds * config.accum_grad:.1f} s of audio"
     counting = (
         f"batch_size counts for each of {comm.size} processes (ESPnet1)"
         if config.batch_size_per_device
         else f"split over {comm.size} processes, not multiplied (ESPnet2)"
     )
-    logging.info("effective batch of an update: %.1f utterances%s on average; %s", sizes.mean(), seconds, counting)
-    slowest = 1.0 / max(getattr(config, "speed_perturb", None) or [1.0])
-    _warn("%d utterances have an empty transcript:\n  %s", without_transcript(data.train))
-    short = too_short_for_ctc(model, data.train, stretch=min(1.0, slowest))
-    _warn("%d utterances are too short for CTC and teach it nothing:\n  %s", short)
+    utterances = size.utterances * config.accum_grad
+    logging.info("effective batch of an update: %.1f utterances%s on average; %s", utterances, seconds, counting)
 
 
-def _warn(message: str, utterances: list[str], *, shown: int = 50) -> None:
-    if utterances:
-        more = f"\n  and {len(utterances) - shown} more" if len(utterances) > shown else ""
-        logging.warning(message, len(utterances), "\n  ".join(utterances[:shown]) + more)
+def _report_findings(
+    task: AnyTask, config: TrainConfig, model: nn.Module, data: TrainingData, *, shown: int = 50
+) -> None:
+    for finding in task.findings(config, model=model, batches=data.train):
+        found = finding.utterances
+        if found:
+            more = [f"and {len(found) - shown} more"] if len(found) > shown else []
+            logging.warning("%d %s:\n  %s", len(found), finding.message, "\n  ".join([*found[:shown], *more]))
 
 
 def _state(config: TrainConfig, identity: Identity, updater: Updater) -> dict[str, Any] | None:
@@ -289,22 +293,16 @@ def _state(config: TrainConfig, identity: Identity, updater: Updater) -> dict[st
     return state
 
 
-def _collect(config: TrainConfig, kind: Kind, directory: Path) -> int:
-    from tympan.models.build import build_asr_model, build_lm
-
-    vocabulary = read_vocabulary(config)
-    # Statistics are what the normalisation is made from, so it has no part in making them
-    changes: Mapping[str, Any] = {"normalize": None, "normalize_conf": {}} if kind == "asr" else {}
-    complete = replace(config, token_list=list(vocabulary.tokens), **changes)
-    model: nn.Module = build_asr_model(complete) if kind == "asr" else build_lm(complete)  # type: ignore[arg-type]
-    data = build_plain_data(config, vocabulary=vocabulary)
+def _collect(task: AnyTask, config: TrainConfig, directory: Path) -> int:
+    config = task.complete(config)
+    model = task.build_model(task.for_statistics(config))
+    data = build_plain_data(task, config)
     for side, batches in (("train", data.train), ("valid", data.valid)):
         collect_stats(
             model,
             batches,
             directory / side,
-            token_type=getattr(config, "token_type", None),
-            vocab_size=len(vocabulary),
+            tokens=task.tokens(config),
             log_interval=config.log_interval,
             writes_features=config.write_collected_feats,
         )
@@ -362,8 +360,3 @@ def _comm(config: TrainConfig, device: torch.device, ranks: Ranks | None) -> Com
         size=ranks.size,
         timeout_s=config.dist_timeout,
     )
-
-
-def _pick(options: type[Any], config: TrainConfig) -> Any:
-    """An options dataclass from the fields of the same names in the configuration."""
-    return options(**{item.name: getattr(config, item.name) for item in fields(options)})

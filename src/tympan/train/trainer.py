@@ -1,52 +1,23 @@
-"""The one training loop: for ASR and language models, one process and many, first start and resumption."""
+"""The one training loop: for every task, one process and many, first start and resumption."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
-from tympan.data.batch import Batch
+from tympan.config.train import LoopOptions
+from tympan.data.batch import Batch, Batches
 from tympan.runtime.comm import Comm
 from tympan.runtime.seed import seed_step, set_all_seeds
 from tympan.train.checkpoint import Position
-from tympan.train.nbest import Criterion
 from tympan.train.reporter import EpochReporter, Reporter
 from tympan.train.schedulers import moments
 from tympan.train.update import Updater, counts_of, stats_of
 from tympan.train.writer import Writer
-
-
-class Batches(Protocol):
-    """Where batches come from: `tympan.data.loader.EpochIterFactory`."""
-
-    def build_iter(self, epoch: int, start_step: int = 0) -> Iterator[Batch]: ...
-
-    def num_steps(self, epoch: int) -> int: ...
-
-
-@dataclass(frozen=True)
-class TrainerOptions:
-    """The options of the loop, by ESPnet2's names."""
-
-    max_epoch: int = 40
-    seed: int = 0
-    accum_grad: int = 1
-    log_interval: int | None = None
-    save_interval_steps: int | None = None
-    patience: int | None = None
-    early_stopping_criterion: Criterion = ("valid", "loss", "min")
-    val_scheduler_criterion: tuple[str, str] = ("valid", "loss")
-    best_model_criterion: Sequence[Criterion] = field(
-        default=(("train", "loss", "min"), ("valid", "loss", "min"), ("train", "acc", "max"), ("valid", "acc", "max"))
-    )
-    keep_nbest_models: Sequence[int] = (10,)
-    nbest_averaging_interval: int = 0
-    no_forward_run: bool = False
 
 
 class Stopped(Exception):
@@ -64,7 +35,8 @@ class Trainer:
         valid_data: Batches,
         comm: Comm,
         writer: Writer,
-        options: TrainerOptions,
+        options: LoopOptions,
+        seed: int = 0,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self.updater = updater
@@ -73,6 +45,7 @@ class Trainer:
         self.comm = comm
         self.writer = writer
         self.options = options
+        self.seed = seed
         self.is_stopping = is_stopping
         self.reporter = Reporter()
         self.position = Position(epoch=1, step=0)
@@ -97,7 +70,7 @@ class Trainer:
         """The rest of the current epoch, from the current step."""
         epoch, start = self.position.epoch, self.position.step
         steps = self.train_data.num_steps(epoch)
-        set_all_seeds(self.options.seed + epoch)
+        set_all_seeds(self.seed + epoch)
         part = self._part("train", done=start)
         if self._part_state is not None:
             part.load_state_dict(self._part_state)
@@ -159,7 +132,7 @@ class Trainer:
     def _seeded(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches; the generators are seeded after each is fetched, since a loader draws from them too."""
         for step, batch in enumerate(self.train_data.build_iter(epoch, start), start):
-            seed_step(self.options.seed + epoch, step=step, rank=self.comm.rank)
+            seed_step(self.seed + epoch, step=step, rank=self.comm.rank)
             yield batch
 
     def _part(self, phase: str, *, done: int = 0) -> EpochReporter:

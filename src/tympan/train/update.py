@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tympan.config.train import UpdateOptions
 from tympan.data.batch import Batch
 from tympan.errors import UserError
 from tympan.models.loss import Loss, Stat
@@ -21,20 +22,6 @@ from tympan.runtime.precision import MasterWeights, Precision, Scaler
 from tympan.runtime.seed import seed_step
 from tympan.train.reporter import EpochReporter
 from tympan.train.schedulers import moments
-from tympan.train.stand_in import with_stand_in
-
-
-@dataclass(frozen=True)
-class UpdateOptions:
-    """What an update does besides the optimiser's own step."""
-
-    grad_clip: float = 5.0
-    grad_clip_type: float = 2.0
-    grad_noise: bool = False
-    max_skipped_steps: int = 20
-    seed: int = 0
-    """Of the noise."""
-
 
 READ_EVERY = 16
 """Updates between looks at whether they were finite, where looking would make the host wait for the device."""
@@ -66,9 +53,13 @@ class Updater:
         comm: Comm,
         device: torch.device,
         options: UpdateOptions,
+        seed: int = 0,
         defers: bool | None = None,
     ) -> None:
-        """`defers` reads only now and then whether updates were finite; None does so on accelerators."""
+        """`defers` reads only now and then whether updates were finite; None does so on accelerators.
+
+        `seed` is for the noise on gradients.
+        """
         self.parallel = parallel
         self.optimizer = optimizer
         self.scheduler = scheduler
@@ -78,6 +69,7 @@ class Updater:
         self.comm = comm
         self.device = device
         self.options = options
+        self.seed = seed
         self.updates = 0
         self.skipped_in_a_row = 0
         self.skipped_total = 0
@@ -138,7 +130,7 @@ class Updater:
     def forward(self, batch: Batch) -> tuple[Loss, float]:
         """The loss of this rank's share. A rank that holds nothing runs a stand-in that weighs nothing."""
         share = 1.0 if len(batch) else 0.0
-        tensors = self.precision.inputs(with_stand_in(batch).to(self.device, non_blocking=True).tensors)
+        tensors = self.precision.inputs(batch.or_stand_in().to(self.device, non_blocking=True).tensors)
         model = self.parallel.model if torch.is_grad_enabled() else self.parallel.module
         with self.parallel.holding(share > 0), self.precision.forward_context():
             return model(**{name: tensor for name, tensor in tensors.items() if name in self._inputs}), share
@@ -190,7 +182,7 @@ class Updater:
             torch._foreach_mul_(gradients, group.scale.to(gradients[0].dtype))
         if self.options.grad_noise:
             # The same on every rank, or their weights would part: the generators of a step differ by rank
-            seed_step(self.options.seed, step=self.updates, rank=0)
+            seed_step(self.seed, step=self.updates, rank=0)
             add_gradient_noise(gradients, self.updates)
         return self.parallel.clip_gradients(
             parameters, max_norm=self.options.grad_clip, norm_type=self.options.grad_clip_type

@@ -9,9 +9,7 @@ from pathlib import Path
 import torch
 
 from tympan.config.train import TrainConfig
-from tympan.data.batch import Batch
-from tympan.data.collate import collate
-from tympan.data.loader import EpochIterFactory
+from tympan.data.batch import Batches
 from tympan.train.attention_plots import AttentionPlots
 from tympan.train.curves import Curves, TensorBoard
 from tympan.train.progress import ProgressBar
@@ -25,7 +23,7 @@ FRAMES_PER_SECOND = 100.0
 def build_watchers(
     config: TrainConfig,
     directory: Path,
-    valid: EpochIterFactory,
+    valid: Batches,
     *,
     device: torch.device,
     processes: int,
@@ -33,9 +31,9 @@ def build_watchers(
 ) -> list[Watcher]:
     """The progress bar on a terminal, and what the options ask for."""
     watchers: list[Watcher] = []
-    has_speech = "speech" in valid.dataset.names
+    has_speech = "speech" in valid.names
     if ProgressBar.is_wanted():
-        rate = (valid.dataset.sample_rate or FRAMES_PER_SECOND) if has_speech else None
+        rate = (valid.sample_rate or FRAMES_PER_SECOND) if has_speech else None
         watchers.append(ProgressBar(frames_per_second=rate, processes=processes))
     if config.use_matplotlib:
         watchers.append(Curves(directory / "images"))
@@ -44,7 +42,7 @@ def build_watchers(
     if config.num_att_plot > 0 and config.fsdp and processes > 1:
         logging.warning("--fsdp true: attention is not plotted, since no process holds the whole model")
     elif config.num_att_plot > 0 and has_speech:
-        watchers.append(AttentionPlots(directory / "att_ws", _few(valid, config.num_att_plot), device=device))
+        watchers.append(AttentionPlots(directory / "att_ws", valid.examples(config.num_att_plot), device=device))
     if config.use_wandb:
         watchers.append(
             WeightsAndBiases(
@@ -59,8 +57,3 @@ def build_watchers(
             )
         )
     return watchers
-
-
-def _few(valid: EpochIterFactory, number: int) -> Batch:
-    utterances = [valid.dataset[row, 1] for row in range(min(number, len(valid.dataset)))]
-    return collate(utterances, global_size=len(utterances))

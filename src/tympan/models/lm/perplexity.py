@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tympan.data.collate import collate
+from tympan.data.batch import collate
 from tympan.data.dataset import UtteranceDataset
 from tympan.models.lm.model import LanguageModel
 
@@ -27,18 +27,22 @@ class TextScore:
 
 @torch.inference_mode()
 def score_texts(
-    model: LanguageModel, dataset: UtteranceDataset, *, batch_size: int, device: torch.device
+    model: LanguageModel,
+    dataset: UtteranceDataset,
+    *,
+    batch_size: int,
+    device: torch.device,
+    unk_id: int | None = None,
 ) -> Iterator[tuple[str, TextScore, int]]:
     """For each utterance, in the order of the data: id, score, and how many of its tokens are unknown.
 
     Padding changes no score, so that any batch size gives the same.
     """
-    unknown = getattr(getattr(dataset.preprocess, "text", None), "vocabulary", None)
     for first in range(0, len(dataset), batch_size):
         utterances = [dataset[row, 0] for row in range(first, min(first + batch_size, len(dataset)))]
         batch = collate(utterances, global_size=len(utterances)).to(device)
         nll, lengths = model.nll(batch.tensors["text"], batch.tensors["text_lengths"])
         totals = nll.double().sum(1).tolist()
         for utterance, total, tokens in zip(utterances, totals, lengths.tolist(), strict=True):
-            outside = 0 if unknown is None else int((utterance.arrays["text"] == unknown.unk_id).sum())
+            outside = 0 if unk_id is None else int((utterance.arrays["text"] == unk_id).sum())
             yield utterance.id, TextScore(total, tokens), outside

@@ -1,4 +1,4 @@
-"""Batch planning: which utterances share a batch. Depends on lengths and options alone, never on ranks or workers.
+"""Batch planning: which utterances share a batch. It depends only on lengths and options, never on ranks or workers.
 
 The batch types and their options have ESPnet2's meaning; `bucket` is ours. A type sorts utterances by the length of
 the first shape (stable, so ties keep the order of the file), cuts the sorted list, and puts the pieces in order.
@@ -8,64 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
+from tympan.config.option import option_faults
+from tympan.config.train import BatchOptions, BatchType
 from tympan.data.buckets import plan_buckets
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints
 from tympan.errors import UserError
 
-BatchType = Literal["unsorted", "sorted", "folded", "length", "numel", "bucket"]
-SortOrder = Literal["descending", "ascending"]
 BATCH_TYPES: tuple[str, ...] = get_args(BatchType)
-
-ESPNET1_COUNTS = {"seq": "folded", "bin": "numel", "frame": "length"}
-"""ESPnet1's `batch_count`, and the batch type that cuts in the same way."""
-
-
-@dataclass(frozen=True)
-class BatchOptions:
-    """How to cut. `fold_length` is one number for each shape; sizes count utterances over all ranks."""
-
-    batch_type: str = "folded"
-    batch_size: int = 20
-    batch_bins: int = 1_000_000
-    fold_length: tuple[int, ...] = ()
-    min_batch_size: int = 1
-    max_batch_size: int | None = None
-    sort_in_batch: str = "descending"
-    sort_batch: str = "descending"
-    drop_last_iter: bool = False
-    num_buckets: int = 8
-
-    def __post_init__(self) -> None:
-        mistakes = [
-            f"{name} must be at least 1, found {value}"
-            for name, value in (
-                ("batch_size", self.batch_size),
-                ("batch_bins", self.batch_bins),
-                ("min_batch_size", self.min_batch_size),
-                ("max_batch_size", self.max_batch_size),
-                ("num_buckets", self.num_buckets),
-                *(("fold_length", length) for length in self.fold_length),
-            )
-            if value is not None and value < 1
-        ]
-        if self.batch_type not in BATCH_TYPES and self.batch_type not in ESPNET1_COUNTS:
-            mistakes.append(
-                f"batch_type '{self.batch_type}' is unknown; choose from {', '.join((*BATCH_TYPES, *ESPNET1_COUNTS))}"
-            )
-        mistakes += [
-            f"{name} is 'descending' or 'ascending', found '{value}'"
-            for name, value in (("sort_in_batch", self.sort_in_batch), ("sort_batch", self.sort_batch))
-            if value not in get_args(SortOrder)
-        ]
-        if self.max_batch_size is not None and self.max_batch_size < self.min_batch_size:
-            mistakes.append(f"max_batch_size {self.max_batch_size} is less than min_batch_size {self.min_batch_size}")
-        if mistakes:
-            raise UserError("\n".join(mistakes))
 
 
 @dataclass(frozen=True)
@@ -112,8 +66,9 @@ def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
         raise UserError("there are no utterances to make batches of")
     if any(len(shape.lengths) != len(shapes[0].lengths) for shape in shapes):
         raise UserError("the shape files have different numbers of utterances")
+    _check(options)
     shapes = tuple(shapes)
-    kind = ESPNET1_COUNTS.get(options.batch_type, options.batch_type)
+    kind = options.batch_type
     lengths = shapes[0].lengths
     if kind == "bucket":
         buckets = plan_buckets(shapes, options)
@@ -139,6 +94,15 @@ def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
         reverse_within=options.sort_in_batch == "descending",
     )
     return BatchPlan(*arranged, shapes)
+
+
+def _check(options: BatchOptions) -> None:
+    """UserError for options that no parser has checked."""
+    mistakes = option_faults(options, BatchOptions)
+    if options.max_batch_size is not None and options.max_batch_size < options.min_batch_size:
+        mistakes.append(f"max_batch_size {options.max_batch_size} is less than min_batch_size {options.min_batch_size}")
+    if mistakes:
+        raise UserError("\n".join(mistakes))
 
 
 def _cut_evenly(count: int, options: BatchOptions) -> Ints:
@@ -233,3 +197,51 @@ def _reverse_each(order: Ints, offsets: Ints) -> Ints:
     place = offsets[batch] + offsets[batch + 1] - 1 - np.arange(offsets[-1])
     reversed_each: Ints = order[place]
     return reversed_each
+
+
+def describe_plan(plan: BatchPlan, *, rate: float | None = None) -> str:
+    """A few lines of text. `rate` is how many steps of the first shape make a second."""
+    sizes = plan.sizes
+    totals, padded = plan.total_lengths(), plan.padded_lengths() * sizes[:, None]
+    lines = [
+        f"{len(plan):,} batches of {sizes.sum():,} utterances",
+        f"utterances a batch: {_spread(sizes)}",
+    ]
+    dropped = len(plan.shapes[0].lengths) - int(sizes.sum())
+    if dropped:
+        lines.append(f"left out by drop_last_iter: {dropped:,} utterances")
+    for column, shape in enumerate(plan.shapes):
+        length, total = totals[:, column], padded[:, column]
+        if not length.any():
+            continue  # made without lengths
+        share = 1 - length.sum() / max(total.sum(), 1)
+        lines.append(
+            f"{shape.name}: {_spread(length)} a batch, padding {share:.1%} (worst batch {_worst(length, total):.1%})"
+        )
+        if column == 0 and rate:
+            lines.append(f"audio: {length.sum() / rate / 3600:.2f} h, {_spread(length / rate, ' s')} a batch")
+    if plan.padded is not None:
+        lines.append(f"fixed shapes: {len(np.unique(np.column_stack([sizes, plan.padded]), axis=0))}")
+    return "\n".join(lines)
+
+
+def list_batches(plan: BatchPlan, number: int, *, rate: float | None = None) -> str:
+    """The first batches in the order of the plan (training shuffles them anew in each epoch)."""
+    totals, padded = plan.total_lengths()[:number], plan.padded_lengths()[:number]
+    lines = ["batch  utterances  " + "  ".join(f"{shape.name} padded to (padding)" for shape in plan.shapes)]
+    for place, (size, total, longest) in enumerate(zip(plan.sizes, totals, padded, strict=False)):
+        shares = 1 - total / np.maximum(longest * size, 1)
+        columns = [f"{length:,} ({share:.1%})" for length, share in zip(longest, shares, strict=True)]
+        seconds = f"  {total[0] / rate:,.1f} s" if rate else ""
+        lines.append(f"{place:>5}  {size:>10,}  " + "  ".join(columns) + seconds)
+    return "\n".join(lines)
+
+
+def _spread(values: np.ndarray, unit: str = "") -> str:
+    if np.issubdtype(values.dtype, np.integer):
+        return f"{values.min():,} to {values.max():,}{unit}, {values.mean():,.1f}{unit} on average"
+    return f"{values.min():,.1f} to {values.max():,.1f}{unit}, {values.mean():,.1f}{unit} on average"
+
+
+def _worst(length: np.ndarray, total: np.ndarray) -> float:
+    return float((1 - length / np.maximum(total, 1)).max())
