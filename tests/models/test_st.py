@@ -25,6 +25,7 @@ from tympan.models.bleu import character_bleu
 from tympan.models.lm.build import build_lm
 from tympan.models.loss import Loss, Stat
 from tympan.models.st import StModel, build_st_model
+from tympan.models.weights import fill_weights, load_weights
 
 ST_DEFAULTS: dict[str, Any] = {
     **DEFAULTS,
@@ -83,6 +84,15 @@ def expected_of(stats: dict[str, float]) -> dict[str, float]:
 def test_parameters_equal_espnet2s(case: str) -> None:
     shapes = {name: list(tensor.shape) for name, tensor in model_of(case).state_dict().items()}
     assert shapes == {st_cases.newest_name(name): shape for name, shape in golden()[case]["shapes"].items()}
+
+
+@pytest.mark.parametrize("case", ["hier", "mt_and_asr"])
+def test_a_weights_file_of_espnet2_fits(case: str, tmp_path: Path) -> None:
+    names = golden()[case]["shapes"]
+    torch.save({name: torch.full(shape, 0.5) for name, shape in names.items()}, tmp_path / "model.pth")
+    model = model_of(case)
+    fill_weights(model, load_weights(tmp_path / "model.pth"), "model.pth", "config.yaml")
+    assert all(parameter.eq(0.5).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("case", st_cases.CASES)
