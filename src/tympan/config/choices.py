@@ -75,6 +75,7 @@ DECODERS = Registry(
             "dynamic_conv",
             "dynamic_conv2d",
             "transducer",
+            "transformer_md",
             "mlm",
             "whisper",
             "hugging_face_transformers",
@@ -103,11 +104,32 @@ ASR_MODELS = Registry(
     ],
     not_yet=dict.fromkeys(("maskctc", "pit_espnet"), "use 'espnet', the hybrid of CTC and attention"),
 )
+ST_MODELS = Registry(
+    "model",
+    {"espnet": "tympan.models.st:StModel"},
+    supplied=[
+        "token_list",
+        "src_token_list",
+        "frontend",
+        "specaug",
+        "normalize",
+        "preencoder",
+        "encoder",
+        "hier_encoder",
+        "extra_mt_encoder",
+        "decoder",
+        "extra_asr_decoder",
+        "extra_mt_decoder",
+        "ctc",
+        "st_ctc",
+    ],
+)
 PREPROCESSORS = Registry(
     "preprocessor",
     {"default": "tympan.config.preprocessor:PreprocessorConf"},
     not_yet={"multi": "use 'default'"},
 )
+ST_PREPROCESSORS = Registry("preprocessor", {"default": "tympan.config.st:StPreprocessorConf"})
 LMS = Registry(
     "lm",
     {

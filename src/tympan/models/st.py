@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from tympan.config import choices
-from tympan.config.registry import Registry
 from tympan.errors import UserError
 from tympan.models.asr import _count, _with_total
 from tympan.models.bleu import BleuCounter
@@ -27,27 +26,6 @@ from tympan.models.label_smoothing import smoothed_loss
 from tympan.models.loss import Loss, LossTerm, Stat
 from tympan.nn.full_precision import full_precision
 from tympan.nn.masks import length_mask
-
-ST_MODELS = Registry(
-    "model",
-    {"espnet": "tympan.models.st:StModel"},
-    supplied=[
-        "token_list",
-        "src_token_list",
-        "frontend",
-        "specaug",
-        "normalize",
-        "preencoder",
-        "encoder",
-        "hier_encoder",
-        "extra_mt_encoder",
-        "decoder",
-        "extra_asr_decoder",
-        "extra_mt_decoder",
-        "ctc",
-        "st_ctc",
-    ],
-)
 
 
 @dataclass(frozen=True)
@@ -455,7 +433,7 @@ def build_st_model(config: Any, *, reads_statistics: bool = True) -> StModel:
     vocab_size, src_tokens = len(config.token_list), config.src_token_list
     target = {"vocab_size": vocab_size, "encoder_output_size": size}
     source = {"vocab_size": len(src_tokens or ()), "encoder_output_size": encoder.output_size}
-    model: StModel = ST_MODELS.build(
+    model: StModel = choices.ST_MODELS.build(
         "espnet",
         config.model_conf,
         token_list=config.token_list,

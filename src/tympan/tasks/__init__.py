@@ -10,7 +10,10 @@ from tympan.train.task import AnyTask, Finding, Task, Tokens, train_command
 
 __all__ = ["TASKS", "Finding", "Task", "Tokens", "find_task", "train_command"]
 
-TASKS = Registry("task", {"asr": "tympan.tasks.asr:AsrTask", "lm": "tympan.tasks.lm:LmTask"})
+TASKS = Registry(
+    "task",
+    {"asr": "tympan.tasks.asr:AsrTask", "lm": "tympan.tasks.lm:LmTask", "st": "tympan.tasks.st:StTask"},
+)
 
 
 def find_task(name: str) -> AnyTask:
