@@ -13,7 +13,7 @@ from tiny import MemoryBatches, tiny_trainer
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
 from tympan.train.reporter import EpochReporter, Reporter
-from tympan.train.weights_and_biases import WeightsAndBiases
+from tympan.train.watchers import WeightsAndBiases
 
 
 class FakeRun:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -58,6 +59,12 @@ class Batch:
             if f"{name}_lengths" in self.tensors
         }
         return replace(self, tensors=made_up | lengths)
+
+
+def tensors_for(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names a model's method takes."""
+    names = inspect.signature(function).parameters
+    return {name: tensor for name, tensor in tensors.items() if name in names}
 
 
 class Batches(Protocol):

@@ -24,10 +24,8 @@ class CollectsFeatures(Protocol):
 class PlotsAttention(Protocol):
     """A model with attention layers to plot."""
 
-    def attention_weights(
-        self, speech: Tensor, speech_lengths: Tensor, text: Tensor, text_lengths: Tensor
-    ) -> dict[str, Tensor]:
-        """By layer name: (batch, [heads,] queries, keys)."""
+    def attention_weights(self, **tensors: Tensor) -> dict[str, Tensor]:
+        """From the tensors of a batch, by layer name: (batch, [heads,] queries, keys)."""
         ...
 
 

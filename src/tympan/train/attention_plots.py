@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tympan.data.batch import Batch
+from tympan.data.batch import Batch, tensors_for
 from tympan.models.abilities import PlotsAttention
 from tympan.runtime.atomic import atomic_write
 from tympan.train.curves import Quiet
@@ -34,9 +34,9 @@ class AttentionPlots(Quiet):
     def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None:
         if not isinstance(model, PlotsAttention):
             return
-        names = ("speech", "speech_lengths", "text", "text_lengths")
         kind = next(model.parameters()).dtype
-        tensors = {name: self.batch.tensors[name].to(self.device) for name in names}
+        chosen = tensors_for(model.attention_weights, self.batch.tensors)
+        tensors = {name: tensor.to(self.device) for name, tensor in chosen.items()}
         if kind == torch.float64:
             tensors["speech"] = tensors["speech"].to(kind)
         for layer, weights in model.attention_weights(**tensors).items():

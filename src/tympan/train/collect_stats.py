@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tympan.data.batch import Batch, Batches
+from tympan.data.batch import Batch, Batches, tensors_for
 from tympan.data.shapes import write_shapes
 from tympan.models.abilities import CollectsFeatures
 from tympan.runtime.atomic import atomic_write
@@ -43,7 +43,9 @@ def collect_stats(
             rest = tuple(batch.tensors[name].shape[2:])
             rows = zip(batch.ids, lengths.tolist(), strict=True)
             shapes.setdefault(name, {}).update((utterance, (length, *rest)) for utterance, length in rows)
-        collected = model.collect_feats(**batch.tensors) if isinstance(model, CollectsFeatures) else {}
+        collected = {}
+        if isinstance(model, CollectsFeatures):
+            collected = model.collect_feats(**tensors_for(model.collect_feats, batch.tensors))
         for name, rows_of in _rows(collected).items():
             for utterance, values in zip(batch.ids, rows_of, strict=True):
                 sums.setdefault(name, _Sums()).add(values)
