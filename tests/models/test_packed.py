@@ -34,7 +34,7 @@ def test_packing_changes_nothing(name: str, max_frames: int, monkeypatch: pytest
     features, lengths = batch["speech"].double(), batch["speech_lengths"]
     padded = encoder(features, lengths)
     with torch.no_grad():
-        assert packed.can_pack(encoder, features)
+        assert encoder.can_pack(features)
         out = encoder(features, lengths)
     assert out.lengths.tolist() == padded.lengths.tolist()
     assert 0 in out.lengths.tolist()
@@ -45,14 +45,14 @@ def test_packing_changes_nothing(name: str, max_frames: int, monkeypatch: pytest
 def test_what_is_not_packed() -> None:
     features = tiny_batch()["speech"]
     with torch.no_grad():
-        assert not packed.can_pack(tiny_model().encoder, features)  # it trains
-        assert not packed.can_pack(tiny_model(encoder_conf={"rel_pos_type": "legacy"}).eval().encoder, features)
-        assert not packed.can_pack(tiny_model(encoder_conf={"interctc_layer_idx": [1]}).eval().encoder, features)
-        assert not packed.can_pack(tiny_model().eval().encoder, features[:1])
+        assert not tiny_model().encoder.can_pack(features)  # it trains
+        assert not tiny_model(encoder_conf={"rel_pos_type": "legacy"}).eval().encoder.can_pack(features)
+        assert not tiny_model(encoder_conf={"interctc_layer_idx": [1]}).eval().encoder.can_pack(features)
+        assert not tiny_model().eval().encoder.can_pack(features[:1])
         watched = tiny_model().eval().encoder
         watched.encoders[0].self_attn.keep_weights = True
-        assert not packed.can_pack(watched, features)
-    assert not packed.can_pack(tiny_model().eval().encoder, features)  # gradients
+        assert not watched.can_pack(features)
+    assert not tiny_model().eval().encoder.can_pack(features)  # gradients
 
 
 def test_groups_are_even() -> None:

@@ -9,7 +9,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
@@ -131,7 +131,7 @@ def split_ark(source: str) -> tuple[str, int | None]:
     return match[1], int(match[2])
 
 
-def _opened(source: Source, location: str, *, allow_pipes: bool) -> Any:
+def _opened(source: Source, location: str, *, allow_pipes: bool) -> soundfile.SoundFile:
     if is_pipe(source):
         return _opened_pipe(location, allow_pipes=allow_pipes)
     path, offset = split_ark(location)
@@ -147,7 +147,7 @@ def _opened(source: Source, location: str, *, allow_pipes: bool) -> Any:
         raise AudioError(f"{location}: {_reason(error)}") from None
 
 
-def _opened_pipe(command: str, *, allow_pipes: bool) -> Any:
+def _opened_pipe(command: str, *, allow_pipes: bool) -> soundfile.SoundFile:
     if not allow_pipes:
         raise UserError(
             f"'{command}' would run a program to get the audio. "
@@ -163,7 +163,7 @@ def _opened_pipe(command: str, *, allow_pipes: bool) -> Any:
         raise AudioError(f"'{command}': {_reason(error)}") from None
 
 
-def _opened_bytes(content: bytes, location: str) -> Any:
+def _opened_bytes(content: bytes, location: str) -> soundfile.SoundFile:
     _require_whole(io.BytesIO(content), len(content), location)
     return soundfile.SoundFile(io.BytesIO(content))
 
@@ -174,7 +174,7 @@ def _require_whole(stream: BinaryIO, size: int, location: str) -> None:
         raise AudioError(f"{location}: {problem}")
 
 
-def _decode(file: Any, location: str, first: int, last: int) -> np.ndarray:
+def _decode(file: soundfile.SoundFile, location: str, first: int, last: int) -> np.ndarray:
     if first:
         file.seek(first)
     samples = _next(file, location, max(last - first, 0))
@@ -183,7 +183,9 @@ def _decode(file: Any, location: str, first: int, last: int) -> np.ndarray:
     return samples
 
 
-def _decode_channel(file: Any, location: str, first: int, last: int, *, channel: int, rate: int) -> Audio:
+def _decode_channel(
+    file: soundfile.SoundFile, location: str, first: int, last: int, *, channel: int, rate: int
+) -> Audio:
     """One channel, in blocks: an hour of stereo at 44.1 kHz needs the memory of what it becomes, not of what it is."""
     if not 0 <= channel < file.channels:
         raise UserError(f"{location}: channel {channel} was asked for, there are {file.channels} (counted from 0)")
@@ -207,18 +209,18 @@ def _decode_channel(file: Any, location: str, first: int, last: int, *, channel:
     return Audio(samples[:filled], rate)
 
 
-def _next(file: Any, location: str, frames: int) -> np.ndarray:
+def _next(file: soundfile.SoundFile, location: str, frames: int) -> np.ndarray:
     try:
         return np.asarray(file.read(frames, dtype="float32"))
     except soundfile.LibsndfileError as error:
         raise AudioError(f"{location}: {_reason(error)}") from None
 
 
-def _truncated(file: Any, location: str, decoded: int) -> AudioError:
+def _truncated(file: soundfile.SoundFile, location: str, decoded: int) -> AudioError:
     return AudioError(f"{location}: truncated: {decoded} samples can be decoded, the header promises {file.frames}")
 
 
-def _end(file: Any) -> str:
+def _end(file: soundfile.SoundFile) -> str:
     return f"{file.frames / file.samplerate:.3f} s"
 
 

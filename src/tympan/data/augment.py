@@ -10,7 +10,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class WaveformAugmentation:
         noise_apply_prob: float = 1.0,
         noise_db_range: str = "13_15",
         volume_perturb: tuple[float, float] | None = None,
-        data_aug_effects: Sequence[Any] | None = None,
+        data_aug_effects: Sequence[object] | None = None,
         data_aug_num: tuple[int, int] = (1, 1),
         data_aug_prob: float = 0.0,
         force_single_channel: bool = False,

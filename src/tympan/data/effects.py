@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,9 @@ class Effects:
     An entry is [weight, name, options] or [weight, [entry, entry, ...]].
     """
 
-    def __init__(self, effects: Sequence[Any], num: tuple[int, int] = (1, 1)) -> None:
+    def __init__(self, effects: Sequence[object], num: tuple[int, int] = (1, 1)) -> None:
         self.groups = [_group(entry) for entry in effects]
-        self.weights = [_weight(entry) for entry in effects]
+        self.weights = [_weight_and_rest(entry)[0] for entry in effects]
         self.low, self.high = num
         if not 0 <= self.low <= self.high <= len(self.groups) or self.high < 1:
             raise UserError(f"data_aug_num {list(num)}: between 1 and the number of effects, {len(self.groups)}")
@@ -114,7 +114,7 @@ def _draw(weights: Sequence[float], number: int, rng: np.random.Generator) -> li
     return [int(place) for place in np.argsort(-keys)[:number]]
 
 
-def _weight(entry: Any) -> float:
+def _weight_and_rest(entry: object) -> tuple[float, Sequence[object]]:
     if (
         not isinstance(entry, (list, tuple))
         or len(entry) < 2
@@ -122,16 +122,18 @@ def _weight(entry: Any) -> float:
         or entry[0] <= 0
     ):
         raise UserError(f"data_aug_effects: an entry such as {_EXAMPLE} is expected, found {entry}")
-    return float(entry[0])
+    return float(entry[0]), entry[1:]
 
 
-def _group(entry: Any) -> tuple[Effect, ...]:
-    _weight(entry)
-    if isinstance(entry[1], (list, tuple)):
-        return tuple(effect for member in entry[1] for effect in _group(member))
-    name, options = entry[1], dict(entry[2]) if len(entry) > 2 else {}
-    if name not in EFFECTS:
+def _group(entry: object) -> tuple[Effect, ...]:
+    weight, (first, *rest) = _weight_and_rest(entry)
+    if isinstance(first, (list, tuple)):
+        return tuple(effect for member in first for effect in _group(member))
+    name, options = first, rest[0] if rest else {}
+    if not isinstance(name, str) or name not in EFFECTS:
         raise UserError(f"data_aug_effects: effect '{name}' is unknown; choose from {', '.join(EFFECTS)}")
+    if not isinstance(options, Mapping):
+        raise UserError(f"data_aug_effects: the options of {name} must be a mapping as in {_EXAMPLE}, found {options}")
     allowed = _option_names(EFFECTS[name])
     unknown = set(options) - set(allowed)
     if unknown:
@@ -140,7 +142,7 @@ def _group(entry: Any) -> tuple[Effect, ...]:
         )
     if name == "speed_perturb" and not float(options.get("factor", 0)) > 0:
         raise UserError(f"data_aug_effects: speed_perturb needs a factor, as in {_EXAMPLE}")
-    return (Effect(_weight(entry), name, options),)
+    return (Effect(weight, name, dict(options)),)
 
 
 def _option_names(function: Callable[..., np.ndarray]) -> list[str]:

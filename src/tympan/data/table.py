@@ -19,6 +19,7 @@ from tympan.data.kept import keep, kept_path
 from tympan.errors import UserError
 
 Ints = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
 
 CACHED_FROM_BYTES = 1 << 20
 """Smaller files are parsed each time: it takes a few milliseconds, and leaves the user's folder alone."""
@@ -100,10 +101,10 @@ class Table:
         raw = np.frombuffer(self._bytes, dtype=np.uint8)
         return _fixed_width(raw, np.asarray(self._starts), np.asarray(self._ends))
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, Path]:
         return {"path": self.path}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, Path]) -> None:
         self.path = state["path"]
         self._open()
 
@@ -115,7 +116,7 @@ def _decoded(raw: bytes, what: str) -> str:
         raise UserError(f"{what} is not UTF-8 text") from None
 
 
-def _parse(path: Path, raw: NDArray[np.uint8]) -> dict[str, Any]:
+def _parse(path: Path, raw: NDArray[np.uint8]) -> Columns:
     if bytes(raw[:3]) == b"\xef\xbb\xbf":
         raise UserError(f"{path}:1: the file begins with a byte order mark; save it as UTF-8 without one")
     ends = _newlines(raw)
@@ -129,7 +130,7 @@ def _parse(path: Path, raw: NDArray[np.uint8]) -> dict[str, Any]:
     ids = _fixed_width(raw, starts, id_ends)
     value_starts = _moved(raw, id_ends, ends, _BLANKS)
     value_ends = _moved(raw, ends, value_starts, _BLANKS)
-    columns: dict[str, Any] = {"ids": ids, "starts": value_starts, "ends": value_ends}
+    columns: Columns = {"ids": ids, "starts": value_starts, "ends": value_ends}
     if not (ids[:-1] < ids[1:]).all():
         order = np.argsort(ids, kind="stable").astype(np.int64)
         _refuse_repeats(path, ids, order)
@@ -183,7 +184,7 @@ def _refuse_repeats(path: Path, ids: NDArray[np.bytes_], order: Ints) -> None:
         raise UserError("\n".join(shown))
 
 
-def _write_cache(path: Path, stamp: dict[str, int], columns: dict[str, Any]) -> None:
+def _write_cache(path: Path, stamp: dict[str, int], columns: Columns) -> None:
     layout, offset = {}, _HEADER_BYTES
     for name, column in columns.items():
         layout[name] = {"dtype": column.dtype.str, "offset": offset, "count": len(column)}
@@ -199,7 +200,7 @@ def _write_cache(path: Path, stamp: dict[str, int], columns: dict[str, Any]) -> 
     keep(path, write)
 
 
-def _read_cache(path: Path, stamp: dict[str, int]) -> dict[str, Any] | None:
+def _read_cache(path: Path, stamp: dict[str, int]) -> Columns | None:
     """The columns, memory-mapped; None if there are none for the file as it is now."""
     try:
         with path.open("rb") as stream:

@@ -9,13 +9,14 @@ import numpy as np
 
 from tympan.data.ark import read_matrix, write_matrix
 from tympan.errors import UserError
+from tympan.features.arrays import Floats
 
 _VARIANCE_FLOOR = 1e-20
 
 
-def cmvn_stats(matrices: Iterable[np.ndarray]) -> np.ndarray:
+def cmvn_stats(matrices: Iterable[Floats]) -> Floats:
     """Statistics of one or many (frames, dim) matrices; rows: [sums, frame count], [sums of squares, 0]."""
-    total: np.ndarray | None = None
+    total: Floats | None = None
     for matrix in matrices:
         wide = matrix.astype(np.float64)
         stats = np.zeros((2, matrix.shape[1] + 1))
@@ -27,15 +28,13 @@ def cmvn_stats(matrices: Iterable[np.ndarray]) -> np.ndarray:
     return total
 
 
-def add_stats(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def add_stats(one: Floats, other: Floats) -> Floats:
     if one.shape != other.shape:
         raise UserError(f"features of {one.shape[1] - 1} and of {other.shape[1] - 1} dimensions can't be mixed")
     return one + other
 
 
-def apply_cmvn(
-    features: np.ndarray, stats: np.ndarray, *, norm_means: bool = True, norm_vars: bool = False
-) -> np.ndarray:
+def apply_cmvn(features: Floats, stats: Floats, *, norm_means: bool = True, norm_vars: bool = False) -> Floats:
     """(frames, dim) less the mean, and divided by the standard deviation if asked; defaults as Kaldi's apply-cmvn."""
     dim = stats.shape[1] - 1
     if features.shape[1] != dim:
@@ -52,7 +51,7 @@ def apply_cmvn(
     return ((features - shift) * scale).astype(np.float32)
 
 
-def read_stats(path: str | os.PathLike[str]) -> np.ndarray:
+def read_stats(path: str | os.PathLike[str]) -> Floats:
     """Statistics from a Kaldi matrix (binary or text; a file or `file.ark:offset`)."""
     stats = read_matrix(path)
     if stats.ndim != 2 or stats.shape[0] != 2 or stats.shape[1] < 2:
@@ -60,5 +59,5 @@ def read_stats(path: str | os.PathLike[str]) -> np.ndarray:
     return stats
 
 
-def write_stats(path: str | os.PathLike[str], stats: np.ndarray, *, text: bool = False) -> None:
+def write_stats(path: str | os.PathLike[str], stats: Floats, *, text: bool = False) -> None:
     write_matrix(path, stats.astype(np.float64), text=text)

@@ -8,9 +8,12 @@ import os
 import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from tympan.errors import UserError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Options = TypeVar("Options")
 
@@ -47,8 +50,8 @@ def options_from(kind: type[Options], values: Mapping[str, object], *, place: st
 
 def _build(kind: type[Options], values: Mapping[str, tuple[str, str]], mistakes: list[str]) -> Options:
     types = typing.get_type_hints(kind)
-    names = [entry.name for entry in dataclasses.fields(kind)]  # type: ignore[arg-type]
-    chosen: dict[str, Any] = {}
+    names = [entry.name for entry in dataclasses.fields(cast("type[DataclassInstance]", kind))]
+    chosen: dict[str, object] = {}
     for name, (value, place) in values.items():
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tympan.features.arrays import Floats
 
-def add_deltas(features: np.ndarray, *, order: int = 2, window: int = 2) -> np.ndarray:
+
+def add_deltas(features: Floats, *, order: int = 2, window: int = 2) -> Floats:
     """(frames, dim) -> (frames, dim * (order + 1)) float32.
 
     Each order is one filter over the features themselves (5 and 9 taps by default), with the first and the last

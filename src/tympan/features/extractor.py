@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import yaml
@@ -14,6 +14,7 @@ import yaml
 from tympan.data.audio import Audio, resample
 from tympan.data.seeds import rng_for
 from tympan.errors import UserError
+from tympan.features.arrays import Floats
 from tympan.features.cmvn import apply_cmvn
 from tympan.features.conf import options_from, read_conf
 from tympan.features.deltas import add_deltas
@@ -93,9 +94,7 @@ class FeatureOptions:
         return cls(feats_type, fbank=bank, mfcc=cepstra, pitch=tracker, pitch_post=post, seed=seed)
 
 
-def compute_features(
-    audio: Audio, options: FeatureOptions, *, utterance: str, stats: np.ndarray | None = None
-) -> np.ndarray:
+def compute_features(audio: Audio, options: FeatureOptions, *, utterance: str, stats: Floats | None = None) -> Floats:
     """(frames, dim) float32 of one-channel audio; (0, dim) if it is shorter than a frame.
 
     The utterance's name and the seed decide every random number, so that a second run gives the same. With CMVN
@@ -118,7 +117,7 @@ def compute_features(
 
 def save_options(path: str | os.PathLike[str], options: FeatureOptions, *, cmvn: str | None = None) -> None:
     """Write features.yaml: complete, so that it means the same whatever the defaults become."""
-    content: dict[str, Any] = {
+    content: dict[str, object] = {
         "feats_type": options.feats_type,
         "fs": int(options.frame.sample_frequency),
         "fbank": asdict(options.frame),
@@ -170,7 +169,7 @@ def describe_difference(one: FeatureOptions, other: FeatureOptions) -> str:
     return ", ".join(differences[:5])
 
 
-def _at_rate(audio: Audio, frame: FrameOptions, utterance: str) -> np.ndarray:
+def _at_rate(audio: Audio, frame: FrameOptions, utterance: str) -> Floats:
     if audio.samples.ndim != 1:
         raise UserError(
             f"'{utterance}' has {audio.samples.shape[1]} channels; choose one with --channel N (counted from 0)"
@@ -187,7 +186,7 @@ def _at_rate(audio: Audio, frame: FrameOptions, utterance: str) -> np.ndarray:
     )
 
 
-def _paste(features: np.ndarray, tracked: np.ndarray, utterance: str) -> np.ndarray:
+def _paste(features: Floats, tracked: Floats, utterance: str) -> Floats:
     difference = abs(len(features) - len(tracked))
     shorter = min(len(features), len(tracked))
     if difference > _LENGTH_TOLERANCE and shorter:

@@ -8,6 +8,7 @@ import kaldi_native_fbank as knf
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.features.arrays import Floats
 from tympan.features.framing import check_framing
 
 _PIECE = 160_000
@@ -80,7 +81,7 @@ class MfccOptions(FrameOptions):
     cepstral_lifter: float = 22.0
 
 
-def fbank(samples: np.ndarray, options: FbankOptions, *, rng: np.random.Generator | None = None) -> np.ndarray:
+def fbank(samples: Floats, options: FbankOptions, *, rng: np.random.Generator | None = None) -> Floats:
     """(frames, num_mel_bins [+ 1]) float32 from samples in [-1, 1); no frames if the audio is shorter than one.
 
     Dither is drawn from `rng`, once a sample, where Kaldi draws it anew for every frame: the same noise for every
@@ -94,7 +95,7 @@ def fbank(samples: np.ndarray, options: FbankOptions, *, rng: np.random.Generato
     return _run(knf.OnlineFbank(native), samples, options, rng)
 
 
-def mfcc(samples: np.ndarray, options: MfccOptions, *, rng: np.random.Generator | None = None) -> np.ndarray:
+def mfcc(samples: Floats, options: MfccOptions, *, rng: np.random.Generator | None = None) -> Floats:
     """(frames, num_ceps) float32; otherwise as `fbank`."""
     if options.num_ceps > options.num_mel_bins:
         raise UserError(f"--num-ceps={options.num_ceps} can't exceed --num-mel-bins={options.num_mel_bins}")
@@ -130,10 +131,10 @@ def _fill(native: knf.FbankOptions | knf.MfccOptions, options: FrameOptions) -> 
 
 def _run(
     online: knf.OnlineFbank | knf.OnlineMfcc,
-    samples: np.ndarray,
+    samples: Floats,
     options: FrameOptions,
     rng: np.random.Generator | None,
-) -> np.ndarray:
+) -> Floats:
     scaled = np.asarray(samples, dtype=np.float32) * np.float32(32768)
     if options.dither:
         noise = (rng or np.random.default_rng()).standard_normal(len(scaled), dtype=np.float32)

@@ -8,12 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from tympan.data.ark import read_matrix, write_ark
 from tympan.data.audio import locate
 from tympan.data.kaldi_dir import read_table, write_table
 from tympan.errors import UserError
+from tympan.features.arrays import Floats
 from tympan.features.cmvn import add_stats, apply_cmvn, cmvn_stats, read_stats
 from tympan.features.deltas import add_deltas
 from tympan.features.shards import Places, Shard, plan_shards, remove_archives, seal, write_places
@@ -32,13 +31,13 @@ def read_feats(source: Path) -> dict[str, str]:
 
 def gather_stats(
     feats: Mapping[str, str], group_of: Mapping[str, str] | None = None, *, nj: int = 1, description: str = "statistics"
-) -> dict[str, np.ndarray]:
+) -> dict[str, Floats]:
     """Statistics of each group of utterances; without `group_of` all of them are the group "global".
 
     Sums are taken in a fixed order, so that they don't depend on the number of jobs.
     """
     items = [(group_of[key] if group_of else "global", place) for key, place in feats.items()]
-    total: dict[str, np.ndarray] = {}
+    total: dict[str, Floats] = {}
     for part in map_jobs(_gather, _chunks(items), nj=nj, description=description, weight=len, unit="utt"):
         for group, stats in part.items():
             total[group] = add_stats(total[group], stats) if group in total else stats
@@ -47,7 +46,7 @@ def gather_stats(
     return total
 
 
-def write_stats_ark(path: Path, stats: Mapping[str, np.ndarray]) -> None:
+def write_stats_ark(path: Path, stats: Mapping[str, Floats]) -> None:
     """Statistics by speaker or utterance: an archive, and `.scp` beside it."""
     with write_ark(path) as ark:
         for key in sorted(stats):
@@ -74,7 +73,7 @@ def normalize_feats(
 
     `cmvn` holds one matrix for all, or is a .scp of one for each speaker or utterance; None: each utterance by itself.
     """
-    stats: np.ndarray | dict[str, str] | None = None
+    stats: Floats | dict[str, str] | None = None
     if cmvn is not None:
         stats = _stats_by_key(cmvn, feats, utt2spk) if cmvn.suffix == ".scp" else read_stats(cmvn)
     remove_archives(out_dir)
@@ -110,7 +109,7 @@ def _chunks(items: Sequence[tuple[str, str]]) -> list[Sequence[tuple[str, str]]]
     return [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
 
 
-def _gather(items: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
+def _gather(items: Sequence[tuple[str, str]]) -> dict[str, Floats]:
     groups: dict[str, list[str]] = {}
     for group, place in items:
         groups.setdefault(group, []).append(place)
@@ -118,7 +117,7 @@ def _gather(items: Sequence[tuple[str, str]]) -> dict[str, np.ndarray]:
 
 
 def _normalize_shard(
-    stats: np.ndarray | dict[str, str] | None,
+    stats: Floats | dict[str, str] | None,
     shard: Shard[tuple[str, str]],
     *,
     norm_means: bool,
@@ -134,8 +133,8 @@ def _normalize_shard(
 
 
 def _with_stats(
-    stats: np.ndarray | dict[str, str] | None, shard: Shard[tuple[str, str]]
-) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
+    stats: Floats | dict[str, str] | None, shard: Shard[tuple[str, str]]
+) -> Iterator[tuple[str, Floats, Floats]]:
     for key, place in shard.items:
         features = read_matrix(place)
         if stats is None:

@@ -12,6 +12,7 @@ from functools import lru_cache
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.features.arrays import Floats, Ints
 from tympan.features.framing import check_framing
 from tympan.features.pitch_track import advance, trace_back
 from tympan.features.windowed_sinc import GridResampler, interpolation_matrix
@@ -87,7 +88,7 @@ class PitchOptions:
         return int(np.floor(self.resample_frequency * (1.0 / self.min_f0 + margin)))
 
 
-def pitch(samples: np.ndarray, options: PitchOptions) -> np.ndarray:
+def pitch(samples: Floats, options: PitchOptions) -> Floats:
     """(T, 2) float32: the normalised cross-correlation at the chosen lag, and the pitch in Hz.
 
     There is a pitch for every frame; a low correlation says that the frame is unvoiced. T is 0 for audio that is
@@ -127,9 +128,9 @@ class _Tools:
     """What depends on the options alone."""
 
     resampler: GridResampler
-    lags_s: np.ndarray
+    lags_s: Floats
     """(L,)"""
-    weights: np.ndarray
+    weights: Floats
     """(M, L): from measured lags to lags."""
 
 
@@ -152,7 +153,7 @@ def _tools(options: PitchOptions) -> _Tools:
     return _Tools(resampler, lags_s, weights.astype(np.float32))
 
 
-def _select_lags(options: PitchOptions) -> np.ndarray:
+def _select_lags(options: PitchOptions) -> Floats:
     """(L,) seconds from 1 / max_f0 to 1 / min_f0, each longer than the last by delta_pitch, float32 as in Kaldi."""
     lag, last = np.float32(1.0 / options.max_f0), np.float32(1.0 / options.min_f0)
     lags = []
@@ -184,7 +185,7 @@ def _num_frames(num_samples: int, options: PitchOptions, *, is_finished: bool) -
     return int((num_samples - (0 if is_finished else length // 2)) / options.shift + 0.5)
 
 
-def _starts(frames: np.ndarray, options: PitchOptions) -> np.ndarray:
+def _starts(frames: Ints, options: PitchOptions) -> Ints:
     """First sample of each frame; negative for those that begin before the signal does."""
     if options.snip_edges:
         return frames * options.shift
@@ -192,9 +193,7 @@ def _starts(frames: np.ndarray, options: PitchOptions) -> np.ndarray:
     return ((frames + 0.5) * options.shift).astype(np.int64) - full // 2
 
 
-def _ballasts(
-    signal: np.ndarray, frames: int, ends: list[int], options: PitchOptions
-) -> tuple[np.ndarray, np.ndarray | None]:
+def _ballasts(signal: Floats, frames: int, ends: list[int], options: PitchOptions) -> tuple[Floats, Floats | None]:
     """What is added to the product of energies, so that quiet frames don't look voiced: (T,), and its correction.
 
     It grows with the mean power of what was known of the signal when the frame was computed. For the first
@@ -203,7 +202,7 @@ def _ballasts(
     power = np.cumsum(np.concatenate([[0.0], signal.astype(np.float64) ** 2]))
     total = np.cumsum(np.concatenate([[0.0], signal.astype(np.float64)]))
 
-    def mean_square(known: np.ndarray) -> np.ndarray:
+    def mean_square(known: Ints) -> Floats:
         return power[known] / known - (total[known] / known) ** 2
 
     index = np.arange(frames)
@@ -226,11 +225,11 @@ def _ballasts(
     return _ballast(used, options), _ballast(corrected, options)
 
 
-def _ballast(mean_square: np.ndarray, options: PitchOptions) -> np.ndarray:
+def _ballast(mean_square: Floats, options: PitchOptions) -> Floats:
     return (mean_square * options.window) ** 2 * options.nccf_ballast
 
 
-def _cut(signal: np.ndarray, block: slice, options: PitchOptions) -> np.ndarray:
+def _cut(signal: Floats, block: slice, options: PitchOptions) -> Floats:
     """(frames, window + last_lag): each frame with what the longest lag reaches; zeros beyond the signal."""
     starts = _starts(np.arange(block.start, block.stop), options)
     full = options.window + options.last_lag
@@ -239,13 +238,13 @@ def _cut(signal: np.ndarray, block: slice, options: PitchOptions) -> np.ndarray:
     low = max(0, int(starts[0]))
     piece = signal[low : int(starts[-1]) + full]
     padded = np.concatenate([np.zeros(before, np.float32), piece, np.zeros(after, np.float32)])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, full)[starts - starts[0]].astype(np.float64)
+    windows: Floats = np.lib.stride_tricks.sliding_window_view(padded, full)[starts - starts[0]].astype(np.float64)
     if options.preemphasis_coefficient:
         windows = _preemphasise(windows, starts, len(signal), options.preemphasis_coefficient)
     return windows
 
 
-def _preemphasise(windows: np.ndarray, starts: np.ndarray, length: int, coefficient: float) -> np.ndarray:
+def _preemphasise(windows: Floats, starts: Ints, length: int, coefficient: float) -> Floats:
     """As Kaldi does it, on the part of each frame that lies inside the signal."""
     place = starts[:, None] + np.arange(windows.shape[1])
     previous = np.concatenate([windows[:, :1], windows[:, :-1]], axis=1)
@@ -253,7 +252,7 @@ def _preemphasise(windows: np.ndarray, starts: np.ndarray, length: int, coeffici
     return np.where((place >= 0) & (place < length), windows - coefficient * previous, 0.0)
 
 
-def _correlate(windows: np.ndarray, options: PitchOptions) -> tuple[np.ndarray, np.ndarray]:
+def _correlate(windows: Floats, options: PitchOptions) -> tuple[Floats, Floats]:
     """(frames, M) twice: the product of the frame with itself `lag` later, and the product of their energies."""
     window, first, last = options.window, options.first_lag, options.last_lag
     windows = windows - windows[:, :window].mean(axis=1, keepdims=True)
@@ -267,10 +266,10 @@ def _correlate(windows: np.ndarray, options: PitchOptions) -> tuple[np.ndarray, 
     return products, energies * energy[:, window : window + 1]
 
 
-def _divide(products: np.ndarray, squares: np.ndarray) -> np.ndarray:
+def _divide(products: Floats, squares: Floats) -> Floats:
     """products / sqrt(squares), 0 in digital silence."""
     return np.divide(products, np.sqrt(squares), out=np.zeros_like(products), where=squares > 0)
 
 
-def _ratio(numerator: np.ndarray, denominator: np.ndarray) -> np.ndarray:
+def _ratio(numerator: Floats, denominator: Floats) -> Floats:
     return np.divide(numerator, denominator, out=np.ones_like(numerator), where=denominator > 0)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.features.arrays import Floats
 from tympan.features.deltas import add_deltas
 
 
@@ -41,14 +42,14 @@ class PitchPostOptions:
         return self.add_pov_feature + self.add_normalized_log_pitch + self.add_delta_pitch + self.add_raw_log_pitch
 
 
-def process_pitch(raw: np.ndarray, options: PitchPostOptions, *, rng: np.random.Generator | None = None) -> np.ndarray:
+def process_pitch(raw: Floats, options: PitchPostOptions, *, rng: np.random.Generator | None = None) -> Floats:
     """(frames, 2) of correlation and Hz -> (frames + delay, dim) float32. The noise is drawn from `rng`."""
     frames = len(raw)
     if frames == 0:
         return np.zeros((0, options.dim), np.float32)
     correlation = np.clip(raw[:, 0].astype(np.float64), -1.0, 1.0)
     log_pitch = np.log(raw[:, 1].astype(np.float64))
-    columns = []
+    columns: list[Floats] = []
     if options.add_pov_feature:
         columns.append(options.pov_scale * ((1.0001 - correlation) ** 0.15 - 1.0) + options.pov_offset)
     if options.add_normalized_log_pitch:
@@ -65,7 +66,7 @@ def process_pitch(raw: np.ndarray, options: PitchPostOptions, *, rng: np.random.
     return np.stack(columns, axis=1).astype(np.float32)[delayed]
 
 
-def _voicing(correlation: np.ndarray) -> np.ndarray:
+def _voicing(correlation: Floats) -> Floats:
     """Probability that a frame is voiced: the authors' fit to the Keele corpus."""
     size = np.abs(correlation)
     log_odds = (
@@ -74,7 +75,7 @@ def _voicing(correlation: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (1 + np.exp(-log_odds)))
 
 
-def _surrounding_mean(values: np.ndarray, weights: np.ndarray, options: PitchPostOptions) -> np.ndarray:
+def _surrounding_mean(values: Floats, weights: Floats, options: PitchPostOptions) -> Floats:
     """Weighted mean over a window around each frame, cut at the ends of the file."""
     index = np.arange(len(values))
     first = np.maximum(index - options.normalization_left_context, 0)

@@ -9,27 +9,34 @@ that whole-array numpy can't do it: compiled with numba it takes about 6 us a fr
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import numba
 import numpy as np
 
+from tympan.features.arrays import Floats, Ints
 
-def _compiled(**flags: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _compiled(*, fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """numba.njit, keeping the machine code on disk for the next run if any place for it can be written."""
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        compiled: Callable[P, R]
         try:
-            return numba.njit(cache=True, **flags)(function)  # type: ignore[no-any-return]
+            compiled = numba.njit(cache=True, fastmath=fastmath)(function)
         except RuntimeError:  # a container without one writable directory
-            return numba.njit(**flags)(function)  # type: ignore[no-any-return]
+            compiled = numba.njit(fastmath=fastmath)(function)
+        return compiled
 
     return decorate
 
 
 # The flags let the compiler take minima in vectors; no NaN can occur, and no sum is reordered.
 @_compiled(fastmath={"nnan", "nsz"})
-def advance(costs: np.ndarray, local_costs: np.ndarray, factor: np.float32, back_pointers: np.ndarray) -> None:
+def advance(costs: Floats, local_costs: Floats, factor: np.float32, back_pointers: Ints) -> None:
     """Carry the cost of reaching each lag (lags,) through some frames.
 
     For each frame: costs[i] = min over j of costs[j] + factor (i - j)^2, plus local_costs[frame, i] (frames, lags),
@@ -83,7 +90,7 @@ def advance(costs: np.ndarray, local_costs: np.ndarray, factor: np.float32, back
 
 
 @_compiled()
-def trace_back(best: int, back_pointers: np.ndarray) -> np.ndarray:
+def trace_back(best: int, back_pointers: Ints) -> Ints:
     """The path (frames,) that ends in `best`."""
     frames = back_pointers.shape[0]
     path = np.empty(frames, np.int64)

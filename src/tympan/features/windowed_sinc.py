@@ -9,6 +9,8 @@ import math
 
 import numpy as np
 
+from tympan.features.arrays import Floats
+
 
 class GridResampler:
     """Low-pass filter at `cutoff_hz` and resample from one whole-numbered rate to another."""
@@ -36,7 +38,7 @@ class GridResampler:
             ticks -= math.floor(self._half_width_s * ticks_hz)
         return max(0, math.ceil(ticks / (ticks_hz // self._rate_out)))
 
-    def resample(self, samples: np.ndarray) -> np.ndarray:
+    def resample(self, samples: Floats) -> Floats:
         """The whole signal at the new rate, as if zeros surrounded it."""
         total = self.num_output(len(samples), is_finished=True)
         output = np.zeros(total, np.float32)
@@ -50,7 +52,7 @@ class GridResampler:
         return output
 
 
-def interpolation_matrix(num_input: int, points_s: np.ndarray, *, rate_in: float, num_zeros: int) -> np.ndarray:
+def interpolation_matrix(num_input: int, points_s: Floats, *, rate_in: float, num_zeros: int) -> Floats:
     """(num_input, points): multiplies a signal sampled at `rate_in` from time 0 to give its values at these times.
 
     Times are float32, as in Kaldi: at 4 kHz that moves the weights by 1e-5, more than the rest of the rounding.
@@ -61,7 +63,7 @@ def interpolation_matrix(num_input: int, points_s: np.ndarray, *, rate_in: float
     return windowed_sinc(offsets_s, cutoff_hz=cutoff_hz, num_zeros=num_zeros) / rate_in
 
 
-def windowed_sinc(offsets_s: np.ndarray, *, cutoff_hz: float, num_zeros: int) -> np.ndarray:
+def windowed_sinc(offsets_s: Floats, *, cutoff_hz: float, num_zeros: int) -> Floats:
     """2 f sinc(2 f t) under a Hann window with `num_zeros` zero crossings on each side of 0."""
     hann = 0.5 * (1 + np.cos(2 * np.pi * cutoff_hz / num_zeros * offsets_s))
     inside = np.abs(offsets_s) < num_zeros / (2.0 * cutoff_hz)

@@ -7,11 +7,11 @@ d loss / d logits = softmax(logits) - posterior of the transcript's tokens (Grav
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from tympan.nn.typed_torch import Context, run_function
 
 
 def ctc_loss(
@@ -19,7 +19,7 @@ def ctc_loss(
 ) -> Tensor:
     """(batch,) losses of logits (batch, time, vocabulary) against text (batch, length) of ids from 0 on."""
     if logits.is_cpu and text.size(1) > 0 and not torch.compiler.is_compiling():
-        return _CtcLoss.apply(logits, lengths, text, text_lengths, blank_id, zero_infinity)  # type: ignore[no-any-return]
+        return run_function(_CtcLoss, logits, lengths, text, text_lengths, blank_id, zero_infinity)
     log_probs = logits.log_softmax(-1).transpose(0, 1)
     return F.ctc_loss(
         log_probs, text, lengths, text_lengths, blank=blank_id, reduction="none", zero_infinity=zero_infinity
@@ -29,7 +29,7 @@ def ctc_loss(
 class _CtcLoss(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: Context,
         logits: Tensor,
         lengths: Tensor,
         text: Tensor,
@@ -63,7 +63,7 @@ class _CtcLoss(torch.autograd.Function):
         return losses.detach()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Context, *grads: Tensor) -> tuple[Tensor | None, ...]:
         log_probs, index, posterior, is_counted = ctx.saved_tensors
         weight = grads[0].view(-1, 1, 1)
         grad = log_probs.exp().mul_(weight * is_counted.unsqueeze(-1))

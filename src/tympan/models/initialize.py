@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,13 @@ _WEIGHTS: dict[str, Callable[[Tensor], object]] = {
     "chainer": lambda weight: nn.init.normal_(weight, std=1.0 / math.sqrt(weight[0].numel())),
 }
 _OWN_DEFAULT = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d)
+
+
+@runtime_checkable
+class ResetsItself(Protocol):
+    """A module with first values of its own, whichever the model's initialisation is."""
+
+    def reset_own_parameters(self) -> None: ...
 
 
 @torch.no_grad()
@@ -41,9 +48,8 @@ def initialize(model: nn.Module, kind: InitKind | None) -> None:
             module.reset_parameters()
         if kind == "chainer" and isinstance(module, nn.LSTM | nn.LSTMCell):
             _open_forget_gates(module)
-        reset = getattr(module, "reset_own_parameters", None)
-        if reset is not None:
-            reset()
+        if isinstance(module, ResetsItself):
+            module.reset_own_parameters()
 
 
 def _open_forget_gates(module: nn.Module) -> None:

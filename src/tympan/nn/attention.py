@@ -124,18 +124,21 @@ class MultiHeadedAttention(nn.Module):
     def _project(self, x: Tensor, names: str) -> Tensor:
         """Queries, keys or values, or several of them behind one another, by one product."""
         linears: list[nn.Linear] = [getattr(self, f"linear_{name}") for name in names]
-        if self._frozen is not None:
+        if self._frozen is None:
+            if len(linears) > 1:
+                weight, bias = (torch.cat([getattr(linear, part) for linear in linears]) for part in ("weight", "bias"))
+                return F.linear(x, weight, bias)
+            layer: nn.Module = linears[0]
+        else:
             if names not in self._frozen:
                 self._frozen[names] = freeze_together(*linears)
-            return self._frozen[names](x)  # type: ignore[no-any-return]
-        if len(linears) == 1:
-            return linears[0](x)  # type: ignore[no-any-return]
-        weight, bias = (torch.cat([getattr(linear, part) for linear in linears]) for part in ("weight", "bias"))
-        return F.linear(x, weight, bias)
+            layer = self._frozen[names]
+        projected: Tensor = layer(x)
+        return projected
 
     def split_heads(self, x: Tensor) -> Tensor:
         """(batch, time, size) as (batch, heads, time, head size)."""
-        return x.unflatten(-1, (self.heads, self.head_size)).transpose(1, 2)
+        return torch.unflatten(x, -1, (self.heads, self.head_size)).transpose(1, 2)
 
     def _join_heads(self, x: Tensor) -> Tensor:
         out: Tensor = self.linear_out(x.transpose(1, 2).flatten(2))
@@ -186,7 +189,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
 
     def _by_head(self, x: Tensor) -> Tensor:
         """(batch, time, size) as (heads * batch, time, head size)."""
-        return x.unflatten(-1, (self.heads, self.head_size)).permute(2, 0, 1, 3).flatten(0, 1)
+        return torch.unflatten(x, -1, (self.heads, self.head_size)).permute(2, 0, 1, 3).flatten(0, 1)
 
     def _attend_in_spans(self, q: Tensor, k: Tensor, v: Tensor, context: SelfAttentionContext) -> Tensor:
         assert context.spans is not None
@@ -201,7 +204,8 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
             bias = self._by_position(place[:, start:end], own, context).transpose(0, 1)
             query, key, value = (self.split_heads(part[:, start:end]) for part in (content, k, v))
             out[:, start:end] = _fused(query, key, value, bias, dropout_p=0.0).transpose(1, 2).flatten(2)
-        return self.linear_out(out)  # type: ignore[no-any-return]
+        joined: Tensor = self.linear_out(out)
+        return joined
 
     def _project_table(self, table: Tensor) -> Tensor:
         """(heads, head size, positions). The longest one is kept as soon as the projection stays as it is."""
@@ -213,7 +217,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         return self._projected_table[:, :, first : first + len(table)]
 
     def _project_positions(self, table: Tensor) -> Tensor:
-        return self.linear_pos(table).unflatten(-1, (self.heads, self.head_size)).permute(1, 2, 0)  # type: ignore[no-any-return]
+        return torch.unflatten(self.linear_pos(table), -1, (self.heads, self.head_size)).permute(1, 2, 0)
 
     def _by_position(self, queries: Tensor, table: Tensor, context: SelfAttentionContext) -> Tensor:
         """(heads, batch, time, time): every query against the position of every key.
@@ -222,7 +226,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         """
         batch, time, _ = queries.shape
         queries = queries.reshape(batch * time, self.heads, self.head_size).transpose(0, 1)
-        scores = self._shift(torch.bmm(queries, table).unflatten(1, (batch, time)), context)
+        scores = self._shift(torch.unflatten(torch.bmm(queries, table), 1, (batch, time)), context)
         return scores.tril() if self.zero_triu else scores
 
     def _shift(self, scores: Tensor, context: SelfAttentionContext) -> Tensor:

@@ -44,7 +44,7 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         sums = torch.cat([centered.sum((0, 1)), centered.square().sum((0, 1)), frames])
         if self.reduce is not None:
             sums = self.reduce(sums)
-        total, total_square, count = sums.split([self.num_features, self.num_features, 1])
+        total, total_square, count = torch.split(sums, [self.num_features, self.num_features, 1])
         share = 1.0 / count.clamp(min=1.0)
         offset = total * share
         mean, variance = center + offset, (total_square * share - offset.square()).clamp(min=0.0)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any, TypeVar
+from typing import TypeVar, Union
 
 import torch
 from torch import Tensor
 
 S = TypeVar("S", bound="BeamState")
+Item = Union[Tensor, "BeamState"]
+Value = Union[Item, None, "list[Value]", "tuple[Value, ...]"]
+"""What a field holds that follows utterances or beams."""
 
 PER_UTTERANCE = {"per": "utterance"}
 """Field metadata: the tensor is (utterances, ...), shared by the beams; unmarked ones are (utterances, beams, ...)."""
@@ -25,20 +29,22 @@ class BeamState:
 
     def reorder(self: S, parents: Tensor) -> S:
         """New hypothesis k of utterance b continues old hypothesis parents[b, k]. parents: (utterances, beams)."""
-        return self._map(
-            lambda t: t.reorder(parents) if isinstance(t, BeamState) else _gather_beams(t, parents), per_utterance=None
-        )
+
+        def chosen(item: Item) -> Item:
+            return item.reorder(parents) if isinstance(item, BeamState) else _gather_beams(item, parents)
+
+        return self._map(chosen, per_utterance=None)
 
     def keep(self: S, utterances: Tensor) -> S:
         """Only these utterances go on (indices into the first axis)."""
 
-        def chosen(item: Any) -> Any:
+        def chosen(item: Item) -> Item:
             return item.keep(utterances) if isinstance(item, BeamState) else item.index_select(0, utterances)
 
         return self._map(chosen, per_utterance=chosen)
 
-    def _map(self: S, per_beam: Any, *, per_utterance: Any) -> S:
-        changes = {}
+    def _map(self: S, per_beam: Callable[[Item], Item], *, per_utterance: Callable[[Item], Item] | None) -> S:
+        changes: dict[str, Value] = {}
         for f in fields(self):
             kind = f.metadata.get("per")
             function = {None: per_beam, "utterance": per_utterance, "static": None}[kind]
@@ -47,12 +53,14 @@ class BeamState:
         return replace(self, **changes)
 
 
-def _apply(function: Any, value: Any) -> Any:
+def _apply(function: Callable[[Item], Item], value: Value) -> Value:
     if value is None:
         return None
     if isinstance(value, Tensor | BeamState):
         return function(value)
-    return type(value)(_apply(function, item) for item in value)
+    if isinstance(value, list):
+        return [_apply(function, item) for item in value]
+    return tuple(_apply(function, item) for item in value)
 
 
 def _gather_beams(tensor: Tensor, parents: Tensor) -> Tensor:

@@ -69,4 +69,5 @@ class ConvolutionalSpatialGatingUnit(nn.Module):
         gate = self.conv(self.norm(gate) * mask.unsqueeze(-1))
         if self.linear is not None:
             gate = self.linear(gate)
-        return self.dropout(value * self.act(gate))
+        out: Tensor = self.dropout(value * self.act(gate))
+        return out

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from tympan.nn.batch_norm import frozen_statistics
 
 
-def call_layer(layer: nn.Module, *args: Any, is_checkpointed: bool) -> Any:
+def call_layer(layer: nn.Module, *args: object, is_checkpointed: bool) -> Any:
     """`layer(*args)`; if checkpointed, with the same random numbers and untouched statistics when computed again."""
     if not is_checkpointed:
         return layer(*args)

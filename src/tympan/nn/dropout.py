@@ -11,11 +11,13 @@ Other devices have a parallel generator of their own and use torch's dropout; so
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from tympan.nn.typed_torch import Context, run_function
 
 
 class Dropout(nn.Module):
@@ -41,7 +43,7 @@ def dropout(x: Tensor, p: float, *, is_training: bool) -> Tensor:
     if not x.is_cpu or p > 0.99 or torch.compiler.is_compiling():
         return F.dropout(x, p)
     mask = draw_mask(x, p)
-    return _Drop.apply(x, mask.levels, mask.threshold, mask.scale)  # type: ignore[no-any-return]
+    return run_function(_Drop, x, mask.levels, mask.threshold, mask.scale)
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,8 @@ class DropoutMask:
     def drop_(self, x: Tensor) -> Tensor:
         """`x`, changed in place: zero where not kept, not yet scaled. One pass over memory."""
         levels = self.levels.to(x.dtype)
-        return torch.ops.aten.threshold_backward.grad_input(x, levels, self.threshold, grad_input=x)  # type: ignore[no-any-return]
+        torch.ops.aten.threshold_backward.grad_input(x, levels, self.threshold, grad_input=x)
+        return x
 
 
 def draw_mask(like: Tensor, p: float) -> DropoutMask:
@@ -67,15 +70,25 @@ def draw_mask(like: Tensor, p: float) -> DropoutMask:
     return DropoutMask(levels, number - 128 - 0.5, 256 / (256 - number))
 
 
+class _DropContext(Context, Protocol):
+    threshold: float
+    scale: float
+
+
 class _Drop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, levels: Tensor, threshold: float, scale: float) -> Tensor:
+    def forward(ctx: _DropContext, x: Tensor, levels: Tensor, threshold: float, scale: float) -> Tensor:
         ctx.save_for_backward(levels)
         ctx.threshold, ctx.scale = threshold, scale
-        return torch.ops.aten.threshold_backward(x, levels.to(x.dtype), threshold).mul_(scale)  # type: ignore[no-any-return]
+        return _kept(x, levels, threshold).mul_(scale)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: _DropContext, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         (levels,) = ctx.saved_tensors
-        grad = torch.ops.aten.threshold_backward(grads[0], levels.to(grads[0].dtype), ctx.threshold).mul_(ctx.scale)
-        return grad, None, None, None
+        return _kept(grads[0], levels, ctx.threshold).mul_(ctx.scale), None, None, None
+
+
+def _kept(x: Tensor, levels: Tensor, threshold: float) -> Tensor:
+    """`x` where the level lies above the threshold, 0 elsewhere."""
+    out: Tensor = torch.ops.aten.threshold_backward(x, levels.to(x.dtype), threshold)
+    return out

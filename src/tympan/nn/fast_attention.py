@@ -51,4 +51,4 @@ class FastSelfAttention(nn.Module):
         return torch.einsum("bht,bthd->bhd", scores.softmax(-1), self._split(x)).unsqueeze(1)
 
     def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (self.heads, self.head_size))
+        return torch.unflatten(x, -1, (self.heads, self.head_size))

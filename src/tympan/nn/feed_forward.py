@@ -42,7 +42,7 @@ class PositionwiseFeedForward(nn.Module):
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         if self.rows_at_once is None or x[..., 0].numel() <= self.rows_at_once:
             return self._forward(x)
-        parts = x.reshape(-1, x.size(-1)).split(self.rows_at_once)
+        parts = torch.split(x.reshape(-1, x.size(-1)), self.rows_at_once)
         return torch.cat([self._forward(part) for part in parts]).view(x.shape)
 
     def _forward(self, x: Tensor) -> Tensor:

@@ -22,6 +22,14 @@ class Freezable(Protocol):
     def freeze(self) -> None: ...
 
 
+@runtime_checkable
+class FreezesOnUse(Protocol):
+    """A module that freezes some of its linear layers by itself, when they are used for the first time."""
+
+    NOT_FROZEN: tuple[str, ...]
+    """Their names."""
+
+
 class FrozenLinear(nn.Module):
     """activation(x @ weight.T + bias), by oneDNN's name of it: none, relu.
 
@@ -103,7 +111,8 @@ def freeze(model: nn.Module) -> bool:
         if isinstance(module, Freezable):
             module.freeze()
     for module in list(model.modules()):
+        left_out = module.NOT_FROZEN if isinstance(module, FreezesOnUse) else ()
         for name, child in module.named_children():
-            if type(child) is nn.Linear and name not in getattr(module, "NOT_FROZEN", ()):
+            if type(child) is nn.Linear and name not in left_out:
                 setattr(module, name, freeze_linear(child))
     return True

@@ -6,12 +6,13 @@ dropout work in place, the scale of dropout moves into the product behind it, an
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from tympan.nn.dropout import DropoutMask, draw_mask
+from tympan.nn.typed_torch import Context, run_function
 
 
 def can_fuse(x: Tensor) -> bool:
@@ -29,12 +30,19 @@ def is_plain_on_cpu(x: Tensor) -> bool:
 
 def fused_feed_forward(x: Tensor, first: nn.Linear, second: nn.Linear, dropout_rate: float) -> Tensor:
     """second(dropout(silu(first(x)))) for x (..., size)."""
-    return _FeedForward.apply(x, first.weight, first.bias, second.weight, second.bias, dropout_rate)  # type: ignore[no-any-return]
+    return run_function(_FeedForward, x, first.weight, first.bias, second.weight, second.bias, dropout_rate)
+
+
+class _FeedForwardContext(Context, Protocol):
+    mask_numbers: tuple[float, float] | None
+    """Threshold and scale of the dropout mask."""
 
 
 class _FeedForward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor, rate: float) -> Tensor:
+    def forward(
+        ctx: _FeedForwardContext, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor, rate: float
+    ) -> Tensor:
         rows = x.reshape(-1, x.size(-1))
         hidden = torch.addmm(b_1, rows, w_1.t())
         active = torch.nn.functional.silu(hidden)
@@ -47,7 +55,7 @@ class _FeedForward(torch.autograd.Function):
         return out.view(*x.shape[:-1], -1)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _FeedForwardContext, *grads: Tensor) -> tuple[Tensor | None, ...]:
         rows, w_1, w_2, hidden, active, *levels = ctx.saved_tensors
         grad = grads[0].reshape(-1, grads[0].size(-1))
         mask = None if ctx.mask_numbers is None else DropoutMask(levels[0], *ctx.mask_numbers)

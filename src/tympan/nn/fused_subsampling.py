@@ -13,11 +13,13 @@ rows between the convolutions need not leave the cache, and are computed again f
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
+
+from tympan.nn.typed_torch import Context, run_function
 
 WIDE_NUMBERS = 1 << 21
 """Between the convolutions: 8 MB. The 80 MB of a whole batch were mapped and cleared anew in every training step."""
@@ -66,15 +68,25 @@ class _Shape:
 
 def fused_subsampling(x: Tensor, first: nn.Conv2d, second: nn.Conv2d, out: nn.Linear) -> Tensor:
     """out(relu(second(relu(first(x))))) for x (batch, time, bands), without a gradient for x."""
-    return _Subsampling.apply(  # type: ignore[no-any-return]
-        x, first.weight, first.bias, second.weight, second.bias, out.weight, out.bias
-    )
+    weights = (first.weight, first.bias, second.weight, second.bias, out.weight, out.bias)
+    return run_function(_Subsampling, x, *weights)
+
+
+class _SubsamplingContext(Context, Protocol):
+    shape: _Shape
 
 
 class _Subsampling(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, w_1: Tensor, b_1: Tensor, w_2: Tensor, b_2: Tensor, w_out: Tensor, b_out: Tensor
+        ctx: _SubsamplingContext,
+        x: Tensor,
+        w_1: Tensor,
+        b_1: Tensor,
+        w_2: Tensor,
+        b_2: Tensor,
+        w_out: Tensor,
+        b_out: Tensor,
     ) -> Tensor:
         shape = _Shape(x.size(0), ((x.size(1) - 1) // 2 - 1) // 2, ((x.size(2) - 1) // 2 - 1) // 2, w_1.size(0))
         kernel, weights = torch.cat([w_1.flatten(1), b_1.unsqueeze(1)], dim=1), _tap_weights(w_2)
@@ -99,9 +111,9 @@ class _Subsampling(torch.autograd.Function):
         return result.view(shape.batch, shape.blocks, -1)[:, : shape.frames].contiguous()
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _SubsamplingContext, *grads: Tensor) -> tuple[Tensor | None, ...]:
         narrow, kernel, w_2, projection, *patches = ctx.saved_tensors
-        shape: _Shape = ctx.shape
+        shape = ctx.shape
         channels, parts = shape.channels, shape.parts()
         grad = pad(grads[0], (0, 0, 0, 1)).flatten(0, 1)  # the last block of every utterance counts nothing
         grad_projection = (grad.t() @ narrow.view(grad.size(0), -1)).view(-1, shape.narrow_bands, channels)
@@ -136,7 +148,7 @@ class _Subsampling(torch.autograd.Function):
 
 
 def _split(x: Tensor, parts: list[_Shape]) -> tuple[Tensor, ...]:
-    return x.split([part.batch for part in parts])
+    return torch.split(x, [part.batch for part in parts])
 
 
 def _first(wide: Tensor, patches: Tensor, kernel: Tensor) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tympan.nn.dropout import Dropout
@@ -12,7 +13,7 @@ from tympan.nn.subsampling import CONV1D_SHAPES, CONV2D_SHAPES, Conv1dSubsamplin
 class InputSequence(nn.Sequential):
     """Layers that keep the length; the last one may be the position."""
 
-    def forward(self, x: Tensor) -> Positioned:  # type: ignore[override]
+    def forward(self, x: Tensor) -> Positioned:
         current: Tensor | Positioned = x
         for layer in self:
             current = layer(current)
@@ -22,14 +23,23 @@ class InputSequence(nn.Sequential):
         return lengths
 
 
-class InputProjection(nn.Linear):
-    """A projection alone, without position (ESPnet2's `input_layer: null` when the sizes differ)."""
+class InputProjection(nn.Module):
+    """A projection without position (ESPnet2's `input_layer: null` when the sizes differ)."""
 
-    def forward(self, x: Tensor) -> Positioned:  # type: ignore[override]
-        return Positioned(super().forward(x))
+    def __init__(self, input_size: int, size: int) -> None:
+        super().__init__()
+        linear = nn.Linear(input_size, size)
+        self.weight, self.bias = linear.weight, linear.bias
+
+    def forward(self, x: Tensor) -> Positioned:
+        return Positioned(F.linear(x, self.weight, self.bias))
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         return lengths
+
+
+InputLayer = InputSequence | InputProjection | Conv2dSubsampling | Conv1dSubsampling
+"""Called with features (batch, time, input size) or tokens (batch, time), it gives `Positioned`."""
 
 
 def build_input_layer(
@@ -42,7 +52,7 @@ def build_input_layer(
     padding_idx: int,
     is_linear_rectified: bool = False,
     is_position_optional: bool = False,
-) -> nn.Module:
+) -> InputLayer:
     """`is_linear_rectified`: the Transformer encoder has a ReLU behind its linear layer.
 
     `is_position_optional`: without an input layer, ESPnet2's (E-)Branchformer and Transformer encoders add no position

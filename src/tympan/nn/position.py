@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.nn.dropout import Dropout
+from tympan.nn.typed_torch import before_loading
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class _Table(nn.Module):
         self.scale = math.sqrt(size)
         self.dropout = Dropout(dropout_rate)
         self.register_buffer("table", sinusoids(self._positions(max_len), size), persistent=False)
-        self.register_load_state_dict_pre_hook(_drop_stored_table)
+        before_loading(self, _drop_stored_table)
 
     table: Tensor
 

@@ -30,6 +30,13 @@ AttentionType = Literal[
     "multi_head_loc",
     "multi_head_multi_res_loc",
 ]
+HeadKind = Literal["dot", "add", "loc", "multi_res_loc"]
+_HEAD_KINDS: dict[str, HeadKind] = {
+    "multi_head_dot": "dot",
+    "multi_head_add": "add",
+    "multi_head_loc": "loc",
+    "multi_head_multi_res_loc": "multi_res_loc",
+}
 State = tuple[Tensor, ...]
 
 
@@ -212,7 +219,7 @@ class MultiHeadAttention(nn.Module):
 
     def __init__(
         self,
-        kind: Literal["dot", "add", "loc", "multi_res_loc"],
+        kind: HeadKind,
         memory_size: int,
         units: int,
         adim: int,
@@ -274,6 +281,9 @@ class MultiHeadAttention(nn.Module):
         return scores
 
 
+DecoderAttention = NoAttention | DotAttention | RnnAttention | MultiHeadAttention
+
+
 def build_rnn_attention(
     kind: AttentionType,
     *,
@@ -284,7 +294,7 @@ def build_rnn_attention(
     awin: int,
     aconv_chans: int,
     aconv_filts: int,
-) -> nn.Module:
+) -> DecoderAttention:
     """The attention of ESPnet2's `atype`."""
     sizes = (memory_size, units, adim)
     if kind == "noatt":
@@ -303,8 +313,7 @@ def build_rnn_attention(
         return LocationAttention(
             *sizes, channels=aconv_chans, filters=aconv_filts, window=window, is_coverage=is_coverage
         )
-    head_kind: Literal["dot", "add", "loc", "multi_res_loc"] = kind.removeprefix("multi_head_")  # type: ignore[assignment]
-    return MultiHeadAttention(head_kind, *sizes, heads=aheads, channels=aconv_chans, filters=aconv_filts)
+    return MultiHeadAttention(_HEAD_KINDS[kind], *sizes, heads=aheads, channels=aconv_chans, filters=aconv_filts)
 
 
 def _normalize(scores: Tensor, mask: Tensor) -> Tensor:
@@ -320,4 +329,4 @@ def _convolve(conv: nn.Module, weights: Tensor) -> Tensor:
     """(U, B, T, channels) from weights (U, B, window, T)."""
     utterances, beams = weights.shape[:2]
     out: Tensor = conv(weights.flatten(0, 1).unsqueeze(1)).squeeze(2)
-    return out.transpose(1, 2).unflatten(0, (utterances, beams))
+    return torch.unflatten(out.transpose(1, 2), 0, (utterances, beams))

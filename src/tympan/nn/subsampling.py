@@ -12,6 +12,7 @@ from tympan.nn.frozen import FrozenConv2d, FrozenLinear
 from tympan.nn.fused_feed_forward import is_plain_on_cpu
 from tympan.nn.fused_subsampling import fused_subsampling
 from tympan.nn.position import Positioned
+from tympan.nn.typed_torch import before_loading
 
 # Kernel size and stride of each convolution, in time and in frequency.
 CONV2D_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
@@ -47,7 +48,7 @@ class Conv2dSubsampling(nn.Module):
         self.out: nn.Module = nn.Linear(size * bands, size)
         self.input_size = input_size
         self.pos_enc = position
-        self.register_load_state_dict_pre_hook(_accept_old_names)
+        before_loading(self, _accept_old_names)
 
     def freeze(self) -> None:
         """Channels stay last in memory, so that the projection takes them behind each band."""
@@ -60,7 +61,7 @@ class Conv2dSubsampling(nn.Module):
             layers.append(FrozenConv2d(conv, frames, bands))
             frames, bands = shortened(frames, kernel, stride), shortened(bands, kernel, stride)
         self.conv = nn.Sequential(*layers)
-        by_band = self.out.weight.unflatten(1, (-1, bands)).transpose(1, 2).flatten(1)
+        by_band = torch.unflatten(self.out.weight, 1, (-1, bands)).transpose(1, 2).flatten(1)
         self.out = FrozenLinear(by_band, self.out.bias)
 
     def forward(self, x: Tensor) -> Positioned:
@@ -68,7 +69,11 @@ class Conv2dSubsampling(nn.Module):
         if isinstance(self.out, FrozenLinear):
             projected = self.out(self.conv(x.unsqueeze(1)).permute(0, 2, 3, 1).flatten(2))
         elif self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and is_plain_on_cpu(x):
-            projected = fused_subsampling(x, self.conv[0], self.conv[2], self.out)  # type: ignore[arg-type]
+            first, second = self.conv[0], self.conv[2]
+            assert isinstance(first, nn.Conv2d)
+            assert isinstance(second, nn.Conv2d)
+            assert isinstance(self.out, nn.Linear)
+            projected = fused_subsampling(x, first, second, self.out)
         else:
             x = self.conv(x.unsqueeze(1))  # (batch, channels, time, bands)
             projected = self.out(x.transpose(1, 2).flatten(2))
@@ -91,7 +96,7 @@ class Conv1dSubsampling(nn.Module):
         self.conv = nn.Sequential(*layers)
         self.out = nn.Linear(size, size)
         self.pos_enc = position
-        self.register_load_state_dict_pre_hook(_accept_old_names)
+        before_loading(self, _accept_old_names)
 
     def forward(self, x: Tensor) -> Positioned:
         x = self.conv(_long_enough(x, self.shape).transpose(1, 2))

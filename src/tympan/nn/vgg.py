@@ -28,7 +28,7 @@ class Vgg2l(nn.Module):
         self.conv2_2 = nn.Conv2d(128, 128, 3, padding=1)
 
     def forward(self, features: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        x = features.unflatten(-1, (self.in_channel, -1)).transpose(1, 2)  # (batch, channels, time, bands)
+        x = torch.unflatten(features, -1, (self.in_channel, -1)).transpose(1, 2)  # (batch, channels, time, bands)
         for first, second in ((self.conv1_1, self.conv1_2), (self.conv2_1, self.conv2_2)):
             mask = length_mask(lengths, x.size(2))[:, None, :, None]
             x = F.relu(first(x)) * mask

@@ -6,15 +6,30 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, Literal, TextIO, overload
+
+
+@overload
+def atomic_write(
+    path: str | os.PathLike[str], mode: Literal["w"] = "w", *, encoding: str = "utf-8"
+) -> AbstractContextManager[TextIO]: ...
+
+
+@overload
+def atomic_write(path: str | os.PathLike[str], mode: Literal["wb"]) -> AbstractContextManager[BinaryIO]: ...
+
+
+def atomic_write(
+    path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w", *, encoding: str = "utf-8"
+) -> AbstractContextManager[IO[Any]]:
+    """Open a temporary neighbour of `path`; rename it into place if the block succeeds, remove it if not."""
+    return _atomic_write(Path(path), mode, encoding)
 
 
 @contextmanager
-def atomic_write(path: str | os.PathLike[str], mode: str = "w", *, encoding: str | None = "utf-8") -> Iterator[IO[Any]]:
-    """Open a temporary neighbour of `path`; rename it into place if the block succeeds, remove it if not."""
-    target = Path(path)
+def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _neighbour(target)
     # Not mkstemp: its files are private, and what the user's umask allows can only be read by changing it.

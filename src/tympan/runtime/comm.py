@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -17,6 +17,8 @@ from torch.distributed import PrefixStore, TCPStore
 
 from tympan.runtime.ports import require_free_port
 from tympan.runtime.watchdog import Watchdog
+
+T = TypeVar("T")
 
 
 class Comm(Protocol):
@@ -34,7 +36,7 @@ class Comm(Protocol):
     def any(self, flag: bool) -> bool:
         """Whether any process says so. Never waits for an accelerator."""
 
-    def gather(self, items: Sequence[Any]) -> list[Any]:
+    def gather(self, items: Sequence[T]) -> list[T]:
         """The items (plain Python) of all processes, in the order of ranks."""
 
     def barrier(self) -> None:
@@ -56,7 +58,7 @@ class Solo:
     def any(self, flag: bool) -> bool:
         return flag
 
-    def gather(self, items: Sequence[Any]) -> list[Any]:
+    def gather(self, items: Sequence[T]) -> list[T]:
         return list(items)
 
     def barrier(self) -> None:
@@ -122,8 +124,8 @@ class Distributed:
             dist.all_reduce(said, op=dist.ReduceOp.MAX)
         return bool(said.item())
 
-    def gather(self, items: Sequence[Any]) -> list[Any]:
-        lists: list[list[Any]] = [[] for _ in range(self.size)]
+    def gather(self, items: Sequence[T]) -> list[T]:
+        lists: list[list[T]] = [[] for _ in range(self.size)]
         with self._watchdog.waiting("gather"):
             dist.all_gather_object(lists, list(items))
         return [item for part in lists for item in part]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import MutableMapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -99,7 +99,7 @@ def device_of(kind: str, *, local_rank: int) -> torch.device:
     return torch.device(kind, torch.accelerator.current_device_index())
 
 
-def prepare_environment(kind: str, environment: Any) -> None:
+def prepare_environment(kind: str, environment: MutableMapping[str, str]) -> None:
     """Set in `environment` what this kind of device wants, where the user has not."""
     if kind == "npu":
         for name, value in NPU_ENVIRONMENT.items():

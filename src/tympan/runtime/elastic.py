@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from types import FrameType
-from typing import Any
+from typing import TypedDict
 
 from tympan.runtime.launch import LaunchPlan, exit_code_of, report_failure
 from tympan.runtime.ranks import LOCALHOST
@@ -29,13 +29,24 @@ KEEP_ALIVE_S = 1
 KEEP_ALIVE_ATTEMPTS = 5
 
 
+class _Settings(TypedDict):
+    """What an agent is told on its command line."""
+
+    port: int
+    run_id: str
+    min: int
+    max: int
+    max_restarts: int
+    command: list[str]
+
+
 def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
     """Start MAX agents on this host and wait for them; the run has succeeded if one of them says so."""
     from torch.distributed import TCPStore
 
     assert plan.elastic is not None
     store = TCPStore(LOCALHOST, 0, is_master=True, wait_for_workers=False)
-    settings = {
+    settings: _Settings = {
         "port": store.port,
         "run_id": uuid.uuid4().hex,
         "min": plan.elastic[0],
@@ -62,7 +73,7 @@ def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
     return 0 if 0 in others else max(others, default=1)
 
 
-def _agent(settings: dict[str, Any]) -> int:
+def _agent(settings: _Settings) -> int:
     """One agent with one worker."""
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tqdm import tqdm
 
@@ -23,6 +23,7 @@ from tympan.errors import UserError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Promised = TypeVar("Promised", covariant=True)
 
 ATTEMPTS = 3
 """How often an item may be under way when a worker dies before it is given up."""
@@ -79,8 +80,14 @@ def _run(
     yield from _in_order(workers, function, items, ahead=4 * nj)
 
 
+class _Promise(Protocol[Promised]):
+    """What is used of a future."""
+
+    def result(self) -> Promised: ...
+
+
 class _Workers(Protocol):
-    def submit(self, function: Callable[[Any], Any], item: Any) -> Any: ...
+    def submit(self, function: Callable[[Item], Result], item: Item) -> _Promise[Result]: ...
 
     def restart(self) -> None: ...
 
@@ -92,7 +99,7 @@ def _in_order(
 ) -> Iterator[tuple[Item, Result]]:
     """Keep at most `ahead` jobs under way or waiting to be collected, so that a million items cost little memory."""
     source = iter(items)
-    waiting: deque[tuple[Item, Any]] = deque()
+    waiting: deque[tuple[Item, _Promise[Result]]] = deque()
     attempts = 1
     is_failed = True
     try:
@@ -129,7 +136,7 @@ def _in_order(
         workers.close(is_failed=is_failed)
 
 
-def _is_good(future: Any) -> bool:
+def _is_good(future: object) -> bool:
     return isinstance(future, Future) and future.done() and not future.cancelled() and future.exception() is None
 
 
@@ -140,12 +147,12 @@ class _Local:
         self._nj = nj
         self._pool = self._start()
 
-    def submit(self, function: Callable[[Any], Any], item: Any) -> Any:
+    def submit(self, function: Callable[[Item], Result], item: Item) -> Future[Result]:
         try:
             return self._pool.submit(function, item)
         except BrokenExecutor as error:
             # Broken between two submissions: collected and mended like a job that was under way.
-            future: Future[Any] = Future()
+            future: Future[Result] = Future()
             future.set_exception(error)
             return future
 
@@ -185,7 +192,7 @@ class _Dask:
             self._client.close()
             raise UserError(f"the Dask scheduler at {address} has no workers; start some: dask worker {address}")
 
-    def submit(self, function: Callable[[Any], Any], item: Any) -> Any:
+    def submit(self, function: Callable[[Item], Result], item: Item) -> _DaskResult[Result]:
         return _DaskResult(self._client, self._client.submit(function, item, pure=False, retries=ATTEMPTS - 1))
 
     def restart(self) -> None:
@@ -195,20 +202,21 @@ class _Dask:
         self._client.close()
 
 
-class _DaskResult:
+class _DaskResult(Generic[Result]):
     """A future that explains a cluster's failures, and does not wait for ever for a cluster without workers."""
 
     def __init__(self, client: Any, future: Any) -> None:
         self._client = client
         self._future = future
 
-    def result(self) -> Any:
+    def result(self) -> Result:
         import distributed
 
         alone_since: float | None = None
         while True:
             try:
-                return self._future.result(timeout=1)
+                found: Result = self._future.result(timeout=1)
+                return found
             except distributed.KilledWorker:
                 raise UserError("a job made several Dask workers die; too little memory is the usual cause") from None
             except (TimeoutError, distributed.TimeoutError):

@@ -14,13 +14,17 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tympan.errors import UserError
 from tympan.runtime.memory import REMEDY, is_out_of_memory, out_of_memory
 from tympan.runtime.ports import require_free_port
 from tympan.runtime.ranks import LOCALHOST, Hosts
 from tympan.runtime.stop import EXIT_REQUEUE
+
+if TYPE_CHECKING:
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 NOTES = "TYMPAN_LAUNCH_NOTES"
 """Environment variable: the directory in which workers leave word for the process that started them."""
@@ -123,12 +127,12 @@ def record_failure(message: str) -> None:
         Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
-def exit_code_of(signalled: Any) -> int:
+def exit_code_of(signalled: SignalException) -> int:
     """Of a run that a signal ended: SIGTERM lets the workers save, so that it can be requeued."""
     return EXIT_REQUEUE if signalled.sigval == signal.SIGTERM else 128 + int(signalled.sigval)
 
 
-def report_failure(error: Any) -> int:
+def report_failure(error: ChildFailedError) -> int:
     """The first failure, with its rank, for the console."""
     rank, failure = error.get_first_failure()
     print(f"tympan: rank {rank} failed first (exit code {failure.exitcode}):", file=sys.stderr)
@@ -138,7 +142,7 @@ def report_failure(error: Any) -> int:
     return 1
 
 
-def _message_of(failure: Any) -> str:
+def _message_of(failure: ProcessFailure) -> str:
     content = failure.error_file_data.get("message", failure.message)
     return str(content.get("message", content)) if isinstance(content, dict) else str(content)
 

@@ -30,19 +30,22 @@ def setup_logging(
         handlers.append(_ConsoleHandler())
     if file is not None:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
-        handlers.append(logging.FileHandler(file, encoding="utf-8"))
+        handlers.append(_FileHandler(file, encoding="utf-8"))
     root = logging.getLogger()
-    for handler in [item for item in root.handlers if getattr(item, "is_tympan", False)]:
-        root.removeHandler(handler)
-        handler.close()
+    for old in [item for item in root.handlers if isinstance(item, _ConsoleHandler | _FileHandler)]:
+        root.removeHandler(old)
+        old.close()
     for handler in handlers:
         handler.setFormatter(formatter)
-        handler.is_tympan = True  # type: ignore[attr-defined]
         root.addHandler(handler)
     root.setLevel(level)
     logging.captureWarnings(True)
     for noisy in ("matplotlib", "PIL", "fsspec"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+class _FileHandler(logging.FileHandler):
+    """Of its own type, so that a second call finds what the first one added."""
 
 
 class _ConsoleHandler(_StreamHandler):

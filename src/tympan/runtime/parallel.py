@@ -6,14 +6,15 @@ With one process this is the model itself and nothing else.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -58,7 +59,9 @@ class Parallel:
             self.model = self._replica
         if compiled:
             # A graph for each shape: with symbolic shapes torch 2.13's CPU compiler fails on this model
-            self.model = torch.compile(self.model, dynamic=False)  # type: ignore[assignment]
+            compiled_model = torch.compile(self.model, dynamic=False)
+            assert isinstance(compiled_model, nn.Module)
+            self.model = compiled_model
 
     @contextmanager
     def sync_gradients(self, now: bool) -> Iterator[None]:
@@ -68,7 +71,10 @@ class Parallel:
                 yield
             return
         if self.is_sharded:
-            self.module.set_requires_gradient_sync(now)  # type: ignore[operator]
+            from torch.distributed.fsdp import FSDPModule
+
+            assert isinstance(self.module, FSDPModule)
+            self.module.set_requires_gradient_sync(now)
         yield
 
     @contextmanager
@@ -95,8 +101,7 @@ class Parallel:
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """The optimiser's state, whole, on the CPU. Every rank must call."""
-        whole: dict[str, Any] = _map_tensors(optimizer.state_dict(), _whole)
-        return whole
+        return {name: _map_tensors(item, _whole) for name, item in optimizer.state_dict().items()}
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         if self.is_sharded:
@@ -108,14 +113,23 @@ class Parallel:
         optimizer.load_state_dict(state)
 
 
+@runtime_checkable
+class SharesStatistics(Protocol):
+    """A normalisation layer with running statistics that can come from all ranks."""
+
+    reduce: Callable[[Tensor], Tensor] | None
+    """A differentiable sum over ranks; None for those of this process only."""
+    is_updating: bool
+
+
 class _SharedNorms:
     """Sums of normalisation statistics over ranks, with gradient; an empty rank's stand-in adds zero."""
 
     def __init__(self, module: nn.Module) -> None:
         self.weight = 1.0
         for part in module.modules():
-            if hasattr(part, "running_mean") and hasattr(part, "reduce"):
-                part.reduce = self.reduce  # type: ignore[assignment]
+            if isinstance(part, SharesStatistics):
+                part.reduce = self.reduce
 
     def reduce(self, tensor: Tensor) -> Tensor:
         total: Tensor = _SumOverRanks.apply(tensor * self.weight)  # type: ignore[no-untyped-call]
@@ -126,13 +140,13 @@ class _SumOverRanks(torch.autograd.Function):
     """y = the sum of every rank's x. Every rank's loss depends on y, so the gradient is summed as well."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+    def forward(ctx: FunctionCtx, tensor: Tensor) -> Tensor:
         total = tensor.contiguous().clone()
         dist.all_reduce(total)
         return total
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(ctx: FunctionCtx, gradient: Tensor) -> Tensor:
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
@@ -141,13 +155,13 @@ class _SumOverRanks(torch.autograd.Function):
 def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions) -> DistributedDataParallel:
     # Running statistics agree already where they are synchronised; where not, the first rank's are taken
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
-    buffers = {"forward_sync_buffers" if newer else "broadcast_buffers": not options.sync_batchnorm}
+    buffers: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": not options.sync_batchnorm}
     model = DistributedDataParallel(
         module,
         device_ids=None if device.type == "cpu" else [device.index],
         find_unused_parameters=options.unused_parameters,
         gradient_as_bucket_view=options.gradient_as_bucket_view,
-        **buffers,  # type: ignore[arg-type]
+        **buffers,
     )
     if options.comm_hook is not None:
         _compress(model, options.comm_hook)
@@ -196,13 +210,14 @@ def _like(full: Tensor, own: Tensor) -> Tensor:
     return full
 
 
-def _sharded(value: Any, parameter: Tensor) -> Any:
+def _sharded(value: object, parameter: Tensor) -> object:
     """Optimiser state of a weight's shape is spread like the weight; counters are not."""
-    is_shaped = isinstance(value, Tensor) and value.shape == parameter.shape
-    return _like(value, parameter) if is_shaped else value
+    if isinstance(value, Tensor) and value.shape == parameter.shape:
+        return _like(value, parameter)
+    return value
 
 
-def _map_tensors(value: Any, function: Any) -> Any:
+def _map_tensors(value: object, function: Callable[[Tensor], Tensor]) -> object:
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):

@@ -15,15 +15,33 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol, TypedDict
 
 EXIT_HUNG = 70
+
+
+class Store(Protocol):
+    """What is used of torch's key-value store."""
+
+    def set(self, key: str, value: str, /) -> None: ...
+
+    def get(self, key: str, /) -> bytes: ...
+
+    def check(self, keys: list[str], /) -> bool: ...
+
+
+class _Note(TypedDict):
+    """What a rank writes down about itself."""
+
+    where: str
+    exchanges: int
+    stack: str
 
 
 class Watchdog:
     """One thread a rank. `store` is torch's key-value store that all ranks reach."""
 
-    def __init__(self, store: Any, *, rank: int, size: int, limit_s: float) -> None:
+    def __init__(self, store: Store, *, rank: int, size: int, limit_s: float) -> None:
         self.store = store
         self.rank = rank
         self.size = size
@@ -57,7 +75,7 @@ class Watchdog:
     def _end(self) -> None:
         frame = sys._current_frames().get(self._main or 0)
         stack = "".join(traceback.format_stack(frame)[-8:]) if frame is not None else "(no stack)"
-        own = {"where": self._where, "exchanges": self._count, "stack": stack}
+        own: _Note = {"where": self._where, "exchanges": self._count, "stack": stack}
         message = self._describe(self._exchange_notes(own))
         logging.critical(message)
         from tympan.runtime.launch import record_failure
@@ -65,9 +83,9 @@ class Watchdog:
         record_failure(message)
         os._exit(EXIT_HUNG)
 
-    def _exchange_notes(self, own: dict[str, Any]) -> dict[int, dict[str, Any] | None]:
+    def _exchange_notes(self, own: _Note) -> dict[int, _Note | None]:
         """What each rank says; None for one that says nothing (stopped, or its host is gone)."""
-        found: dict[int, dict[str, Any] | None] = dict.fromkeys(range(self.size))
+        found: dict[int, _Note | None] = dict.fromkeys(range(self.size))
         found[self.rank] = own
         deadline = time.monotonic() + max(2.0, min(30.0, self.limit_s / 4))
         try:
@@ -81,7 +99,7 @@ class Watchdog:
             logging.warning("the store of the run can't be reached: %s", error)
         return found
 
-    def _describe(self, notes: dict[int, dict[str, Any] | None]) -> str:
+    def _describe(self, notes: dict[int, _Note | None]) -> str:
         lines = [f"no progress for {self.limit_s:g} s (--dist_timeout)."]
         silent = [rank for rank, note in notes.items() if note is None]
         busy = [rank for rank, note in notes.items() if note is not None and note["where"] == "working"]

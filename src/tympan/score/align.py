@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 SUBSTITUTION_COST = 4
 GAP_COST = 3
@@ -113,7 +114,7 @@ def ascii_upper(token: str) -> str:
     return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in token)
 
 
-def _moves(ref: list[str], hyp: list[str]) -> np.ndarray:
+def _moves(ref: list[str], hyp: list[str]) -> NDArray[np.uint8]:
     """(ref + 1, hyp + 1): the last move of the cheapest way to the first i reference and j hypothesis tokens.
 
     A row of costs depends on itself only through insertions, a running minimum once 3 * j is taken off, so each row is

@@ -12,7 +12,7 @@ from tympan.score.align import GAP_COST, SUBSTITUTION_COST, Kind, Step
 
 NOTHING = "@"
 _PART = re.compile(r"[{}/]|[^{}/\s]+")
-_NOTHING_COST = np.float32(0.001)
+_NOTHING_COST: np.float32 = np.float32(0.001)
 """What sclite takes for passing an `@`. It adds in single precision, and so do we: ties fall as its rounding does."""
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 import soundfile
+from numpy.typing import NDArray
 
 from tympan.data.audio import Audio, AudioError, audio_info, locate, read_audio, resample
 from tympan.data.kaldi_dir import DataDir, Segment
@@ -167,7 +168,7 @@ def spectrogram(audio: Audio) -> str:
     return _data_uri(buffer, "image/jpeg")
 
 
-def _decibel(audio: Audio) -> np.ndarray:
+def _decibel(audio: Audio) -> NDArray[np.float64]:
     """(frequency, time): a column for each frame, or for the mean of several where the picture is narrower.
 
     Column by column: all frames of a long recording at once would take a hundred times its own memory.

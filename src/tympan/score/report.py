@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import tympan
 from tympan.runtime.atomic import atomic_write
@@ -54,7 +53,7 @@ def write_report(
         stream.write(page)
 
 
-def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, Any]:
+def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, object]:
     first = results[0]
     # First of all: it refuses results of different utterances.
     difference = compare(*results) if len(results) == 2 else None
@@ -63,7 +62,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
     utterances = []
     for utterance in first.utterances:
         sides = [other[utterance.id] for other in others]
-        entry: dict[str, Any] = {
+        entry: dict[str, object] = {
             "id": utterance.id,
             "s": speaker_of[utterance.id],
             # Not one number: of `{ a / b }`, each alignment takes the wording that suits its hypothesis.
@@ -76,7 +75,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
             found = {"audio": item.audio, "picture": item.picture, "t": item.duration_s}
             entry |= {key: value for key, value in found.items() if value is not None}
         utterances.append(entry)
-    page: dict[str, Any] = {
+    page: dict[str, object] = {
         "title": title,
         "unit": unit,
         "case_sensitive": first.case_sensitive,
@@ -96,7 +95,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
     return page
 
 
-def _system(result: ScoreResult) -> dict[str, Any]:
+def _system(result: ScoreResult) -> dict[str, object]:
     total, interval = result.total, bootstrap_interval(result)
     return {
         "name": result.name,
@@ -125,23 +124,23 @@ def _step(step: Step) -> str | list[str]:
     return (step.ref or "") if step.kind == "C" else [step.kind, step.ref or "", step.hyp or ""]
 
 
-def _confusions(results: Sequence[ScoreResult]) -> list[list[Any]]:
+def _confusions(results: Sequence[ScoreResult]) -> list[list[str | int]]:
     """[kind, said, heard, times in each result], the most frequent of each kind, and then of all, first."""
     found: dict[str, list[Counter[Pair]]] = {"S": [], "D": [], "I": []}
     for result in results:
         found["S"].append(result.substitutions())
         found["D"].append(Counter({(token, ""): times for token, times in result.deletions().items()}))
         found["I"].append(Counter({("", token): times for token, times in result.insertions().items()}))
-    rows = []
+    rows: list[tuple[str, Pair, list[int]]] = []
     for kind, counters in found.items():
         pairs = sorted(set().union(*counters), key=lambda pair: (-max(counter[pair] for counter in counters), pair))
-        rows += [[kind, *pair, *(counter[pair] for counter in counters)] for pair in pairs[:CONFUSIONS_SHOWN]]
-    return sorted(rows, key=lambda row: -max(row[3:]))
+        rows += [(kind, pair, [counter[pair] for counter in counters]) for pair in pairs[:CONFUSIONS_SHOWN]]
+    return [[kind, *pair, *times] for kind, pair, times in sorted(rows, key=lambda row: -max(row[2]))]
 
 
 def _groups(
     group_of: Mapping[str, str], results: Sequence[ScoreResult], *, in_order: Sequence[str] | None = None
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     counts: list[dict[str, Counts]] = [{} for _ in results]
     for groups, result in zip(counts, results, strict=True):
         for utterance in result.utterances:

@@ -51,4 +51,8 @@ def _column(step: Step, fold_case: bool) -> tuple[str, str, str]:
     # sclite counts bytes, so that its columns drift in UTF-8 text; the padding is kept, it is what its readers parse.
     width = max(len(ref.encode("utf-8")), len(hyp.encode("utf-8")))
     mark = "" if step.kind == "C" else step.kind
-    return tuple(text + " " * (width - len(text.encode("utf-8")) + 1) for text in (ref, hyp, mark))  # type: ignore[return-value]
+
+    def padded(text: str) -> str:
+        return text + " " * (width - len(text.encode("utf-8")) + 1)
+
+    return padded(ref), padded(hyp), padded(mark)

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from tympan.score import sclite
 from tympan.score.result import ScoredUtterance, ScoreResult, shorten
@@ -39,7 +38,7 @@ def contents(
 
 def _numbers(
     results: Sequence[ScoreResult], names: Sequence[str], unit: Unit, comparison: Comparison | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     total, interval = results[0].total, bootstrap_interval(results[0])
     numbers = asdict(total) | {
         "name": names[0],

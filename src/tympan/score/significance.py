@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tympan.errors import UserError
 from tympan.score.result import ScoredUtterance, ScoreResult, shorten
@@ -73,18 +74,18 @@ def compare(
     return Comparison(float(difference), (extreme + 1) / (resamples + 1), interval)
 
 
-def _per_utterance(utterances: Sequence[ScoredUtterance]) -> np.ndarray:
+def _per_utterance(utterances: Sequence[ScoredUtterance]) -> NDArray[np.float64]:
     """(utterances, 2): errors and words."""
     return np.array([(one.counts.errors, one.counts.words) for one in utterances], dtype=np.float64).reshape(-1, 2)
 
 
-def _rate(sums: np.ndarray) -> np.ndarray:
+def _rate(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     """Percent of the sums (..., 2) of errors and words, by the rule of `percent` where there are no words."""
     errors, words = sums[..., 0], sums[..., 1]
     return np.where(words > 0, 100.0 * errors / np.maximum(words, 1), 100.0 * (errors > 0))
 
 
-def _interval(counts: Sequence[np.ndarray], *, level: float, resamples: int, seed: int) -> Interval | None:
+def _interval(counts: Sequence[NDArray[np.float64]], *, level: float, resamples: int, seed: int) -> Interval | None:
     """Of the rate of one system, or of the second's minus the first's, each with counts (utterances, 2)."""
     utterances = len(counts[0])
     if utterances < 2:

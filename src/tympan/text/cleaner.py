@@ -8,7 +8,7 @@ import re
 import string
 import unicodedata
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
 
 from tympan.errors import UserError
 
@@ -35,7 +35,7 @@ class TextCleaner:
         return text
 
 
-def _package(cleaner: str, module: str, install: str) -> Any:
+def _package(cleaner: str, module: str, install: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:

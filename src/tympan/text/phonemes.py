@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from tympan.errors import UserError
 from tympan.text.lexicon import read_lexicon
@@ -68,7 +68,7 @@ class PhonemeTokenizer:
         """Phonemes can't be spelled back: they are joined with blanks."""
         return " ".join(tokens)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_g2p": None}
 
     def _split(self, line: str) -> list[tuple[str, bool]]:
@@ -114,7 +114,7 @@ def _g2p(name: str) -> Callable[[str], list[str]]:
     return lambda text: [part for syllable in syllables(text) for part in _initial_and_final(package, syllable)]
 
 
-def _initial_and_final(package: Any, syllable: str) -> list[str]:
+def _initial_and_final(package: ModuleType, syllable: str) -> list[str]:
     """`zhong1` to `zh`, `ong1`."""
     tone = syllable[-1] if syllable[-1:].isdigit() else ""
     plain = syllable[: len(syllable) - len(tone)]

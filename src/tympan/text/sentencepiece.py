@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tympan.errors import UserError
 from tympan.text.counting import opened_text, parse_field
 from tympan.text.vocabulary import BLANK, SOS_EOS, UNK
+
+if TYPE_CHECKING:
+    from sentencepiece import SentencePieceProcessor
 
 
 class BpeTokenizer:
@@ -21,7 +24,7 @@ class BpeTokenizer:
         self.model = Path(model)
         if not self.model.is_file():
             raise UserError(f"{self.model}: no such sentencepiece model (bpemodel)")
-        self._processor: Any = None
+        self._processor: SentencePieceProcessor | None = None
 
     def text2tokens(self, line: str) -> list[str]:
         pieces: list[str] = self._loaded().encode(line, out_type=str)
@@ -31,10 +34,10 @@ class BpeTokenizer:
         text: str = self._loaded().decode_pieces(list(tokens))
         return text
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"model": self.model, "_processor": None}
 
-    def _loaded(self) -> Any:
+    def _loaded(self) -> SentencePieceProcessor:
         if self._processor is None:
             self._processor = _load(self.model)
         return self._processor
@@ -99,7 +102,7 @@ def piece_tokens(model: str | os.PathLike[str]) -> list[str]:
     return [BLANK, UNK, *(piece for piece in pieces if piece not in special), SOS_EOS]
 
 
-def _load(model: Path) -> Any:
+def _load(model: Path) -> SentencePieceProcessor:
     import sentencepiece
 
     try:

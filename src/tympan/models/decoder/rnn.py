@@ -5,6 +5,7 @@ Shapes: memory (batch, frames, size); ys_in (batch, length). In steps: U utteran
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -15,7 +16,8 @@ from tympan.errors import UserError
 from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 from tympan.nn.dropout import Dropout
 from tympan.nn.full_precision import at_least_float32
-from tympan.nn.rnn_attention import Attended, AttentionMemory, AttentionType, build_rnn_attention
+from tympan.nn.rnn_attention import Attended, AttentionMemory, AttentionType, DecoderAttention, build_rnn_attention
+from tympan.nn.typed_torch import ModuleList
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,9 @@ class RnnDecoder(nn.Module):
         sizes = [hidden_size + encoder_output_size] + [hidden_size] * (num_layers - 1)
         self.decoder = nn.ModuleList(cell(size, hidden_size) for size in sizes)
         self.output = nn.Linear(hidden_size + (encoder_output_size if context_residual else 0), vocab_size)
-        self.att_list = nn.ModuleList([_build_attention(att_conf, encoder_output_size, hidden_size)])
+        self.att_list: ModuleList[DecoderAttention] = ModuleList(
+            [_build_attention(att_conf, encoder_output_size, hidden_size)]
+        )
         self.dropout = Dropout(dropout)
 
     def forward(self, memory: Tensor, memory_lengths: Tensor, ys_in: Tensor, ys_in_lengths: Tensor) -> Tensor:
@@ -100,9 +104,9 @@ class RnnDecoder(nn.Module):
 
     def start(self, memory: Tensor, memory_lengths: Tensor, beams: int) -> RnnDecoderState:
         """The state before any token: memory (U, frames, size)."""
-        prepared: AttentionMemory = self.att_list[0].prepare(memory, memory_lengths)  # type: ignore[operator]
+        prepared = self.att_list[0].prepare(memory, memory_lengths)
         zeros = memory.new_zeros(memory.size(0), beams, len(self.decoder), self.units)
-        attention = self.att_list[0].start(prepared, beams)  # type: ignore[operator]
+        attention = self.att_list[0].start(prepared, beams)
         return RnnDecoderState(zeros, zeros, attention, *_by_utterance(prepared))
 
     def step(self, tokens: Tensor, state: RnnDecoderState) -> tuple[Tensor, RnnDecoderState]:
@@ -142,8 +146,8 @@ class RnnDecoder(nn.Module):
         return out, attended, new_state
 
 
-def _build_attention(given: dict[str, Any], memory_size: int, units: int) -> nn.Module:
-    defaults: dict[str, Any] = RnnDecoder.__init__.__kwdefaults__["att_conf"]  # type: ignore[index]
+def _build_attention(given: dict[str, Any], memory_size: int, units: int) -> DecoderAttention:
+    defaults: dict[str, Any] = inspect.signature(RnnDecoder).parameters["att_conf"].default
     unknown = sorted(set(given) - set(defaults))
     if unknown:
         raise UserError(f"decoder_conf att_conf has no key '{unknown[0]}'; its keys: {', '.join(defaults)}")

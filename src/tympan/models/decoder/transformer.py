@@ -25,6 +25,7 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import causal_bias, key_bias, length_mask
 from tympan.nn.position import PositionalEncoding
 from tympan.nn.prefix_cache import PrefixCache
+from tympan.nn.typed_torch import ModuleList
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class TransformerDecoder(nn.Module):
         self.embed = InputSequence(nn.Embedding(vocab_size, size), PositionalEncoding(size, positional_dropout_rate))
         self.after_norm = LayerNorm(size) if normalize_before else None
         self.output_layer = nn.Linear(size, vocab_size)
-        self.decoders = nn.ModuleList(
+        self.decoders: ModuleList[DecoderBlock] = ModuleList(
             DecoderBlock(
                 size,
                 self_attn=MultiHeadedAttention(attention_heads, size, self_attention_dropout_rate, qk_norm=qk_norm),
@@ -110,7 +111,7 @@ class TransformerDecoder(nn.Module):
             tokens=PrefixCache.empty(
                 len(self.decoders), utterances, beams, size, dtype=memory.dtype, device=memory.device
             ),
-            memory=tuple(block.src_attn.project_memory(memory) for block in self.decoders),  # type: ignore[union-attr, operator]
+            memory=tuple(block.src_attn.project_memory(memory) for block in self.decoders),
             memory_bias=key_bias(length_mask(memory_lengths, memory.size(1)), memory.dtype),
         )
 
@@ -121,7 +122,7 @@ class TransformerDecoder(nn.Module):
         embedding, position = self.embed[0], self.embed[1]
         x: Tensor = position(embedding(tokens.reshape(-1, 1)), state.tokens.length).x.view(*tokens.shape, -1)
         for layer, block in enumerate(self.decoders):
-            x = block.step(x, layer, cache, bias, state.memory[layer], state.memory_bias)  # type: ignore[operator]
+            x = block.step(x, layer, cache, bias, state.memory[layer], state.memory_bias)
         log_probs = at_least_float32(self._read_out(x)).log_softmax(-1)
         return log_probs, replace(state, tokens=cache)
 
@@ -185,13 +186,13 @@ class DecoderBlock(nn.Module):
         x = self._add(self.norm2, x, query, out, self.concat_linear2)
         return self._feed_forward(x)
 
-    def _add(self, norm: nn.Module, x: Tensor, query: Tensor, update: Tensor, concat: nn.Module | None) -> Tensor:
+    def _add(self, norm: LayerNorm, x: Tensor, query: Tensor, update: Tensor, concat: nn.Module | None) -> Tensor:
         update = self.dropout(update) if concat is None else concat(torch.cat([query, update], dim=-1))
         return x + update if self.normalize_before else norm(x + update)
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        update = self.dropout(self.feed_forward(self._before(self.norm3, x)))
+        update: Tensor = self.dropout(self.feed_forward(self._before(self.norm3, x)))
         return x + update if self.normalize_before else self.norm3(x + update)
 
-    def _before(self, norm: nn.Module, x: Tensor) -> Tensor:
+    def _before(self, norm: LayerNorm, x: Tensor) -> Tensor:
         return norm(x) if self.normalize_before else x

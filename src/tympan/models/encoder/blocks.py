@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
-from tympan.models.encoder.packed import can_pack, encode_packed
+from tympan.models.encoder.packed import PackableLayers, encode_packed
 from tympan.nn.attention import (
     LegacyRelPositionMultiHeadedAttention,
     MultiHeadedAttention,
@@ -20,7 +20,9 @@ from tympan.nn.attention import (
 )
 from tympan.nn.checkpointing import call_layer
 from tympan.nn.fast_attention import FastSelfAttention
+from tympan.nn.input_layer import InputLayer
 from tympan.nn.masks import key_bias, length_mask
+from tympan.nn.position import Positioned
 
 
 class BlockEncoder(nn.Module):
@@ -33,7 +35,7 @@ class BlockEncoder(nn.Module):
 
     def __init__(
         self,
-        embed: nn.Module,
+        embed: InputLayer,
         blocks: Iterable[nn.Module],
         after_norm: nn.Module | None,
         *,
@@ -61,14 +63,16 @@ class BlockEncoder(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`; zero beyond lengths."""
-        if can_pack(self, features):
-            return encode_packed(self, features, lengths)
-        positioned = call_layer(self.embed, features, is_checkpointed=self._is_checkpointed(0))
+        if self.can_pack(features):
+            assert self.reach is not None
+            layers = PackableLayers(self.embed, self.encoders, self.after_norm, self.reach)
+            return encode_packed(layers, features, lengths)
+        positioned: Positioned = call_layer(self.embed, features, is_checkpointed=self._is_checkpointed(0))
         lengths = self.output_lengths(lengths)
         x = positioned.x
         mask = length_mask(lengths, x.size(1))
         context = SelfAttentionContext(key_bias(mask, x.dtype), positioned.table, lengths, positioned.max_len)
-        intermediate = []
+        intermediate: list[tuple[int, Tensor]] = []
         for number, block in enumerate(self.encoders, start=1):
             if self.training and self.layer_drop_rate > 0 and torch.rand(()).item() < self.layer_drop_rate:
                 continue
@@ -86,12 +90,20 @@ class BlockEncoder(nn.Module):
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Frames that come out for frames that go in."""
-        return self.embed.output_lengths(lengths)  # type: ignore[operator, no-any-return]
+        return self.embed.output_lengths(lengths)
 
     @property
     def packs_batches(self) -> bool:
         """Whether its blocks can take utterances behind one another. Intermediate CTC needs them as a batch."""
         return self.reach is not None and not self.interctc_layer_idx
+
+    def can_pack(self, features: Tensor) -> bool:
+        """Whether this batch is encoded without padding: on a CPU, in evaluation, with nobody watching the weights."""
+        is_inference = features.is_cpu and not self.training and not torch.is_grad_enabled()
+        if not self.packs_batches or not is_inference or len(features) < 2 or torch.compiler.is_compiling():
+            return False
+        layers = (layer for block in self.encoders for layer in block.children())
+        return not any(layer.keep_weights for layer in layers if isinstance(layer, MultiHeadedAttention))
 
     def add_conditioning(self, vocab_size: int) -> None:
         """Create the layer that takes CTC's posteriors, for `interctc_use_conditioning`."""
@@ -128,7 +140,7 @@ def resolve_position_types(attention: str, position: str, rel_pos_type: Literal[
 
 def build_self_attention(
     kind: str, *, heads: int, size: int, dropout_rate: float, zero_triu: bool = False, qk_norm: bool = False
-) -> nn.Module:
+) -> MultiHeadedAttention | FastSelfAttention:
     """The self-attention of a name that `resolve_position_types` gave."""
     if size % heads:
         raise UserError(f"output_size {size} is no multiple of attention_heads {heads}")

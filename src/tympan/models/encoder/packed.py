@@ -7,17 +7,18 @@ utterances one by one, and convolutions put as many empty frames between them as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.parts import Packs
 from tympan.nn.attention import SelfAttentionContext
+from tympan.nn.input_layer import InputLayer
+from tympan.nn.position import Positioned
 
 MAX_PADDING = 0.05
 """Of the input layer, which takes utterances of nearly the same length together: its convolutions are large."""
@@ -38,26 +39,30 @@ def is_packable(encoder: object) -> bool:
     return isinstance(encoder, Packs) and encoder.packs_batches
 
 
-def can_pack(encoder: Any, features: Tensor) -> bool:
-    """Whether this encoder can, and this batch is better off."""
-    is_inference = features.is_cpu and not encoder.training and not torch.is_grad_enabled()
-    if not is_packable(encoder) or not is_inference or len(features) < 2 or torch.compiler.is_compiling():
-        return False
-    return not any(block.self_attn.keep_weights for block in encoder.encoders)
+@dataclass(frozen=True)
+class PackableLayers:
+    """The layers of an encoder that can take utterances behind one another."""
+
+    embed: InputLayer
+    blocks: Iterable[nn.Module]
+    """Called with x (1, frames, size), a mask with gaps between the utterances, and a context with spans."""
+    after_norm: nn.Module | None
+    reach: int
+    """Frames that the convolutions of a block see to either side."""
 
 
-def encode_packed(encoder: Any, features: Tensor, lengths: Tensor) -> EncoderOutput:
+def encode_packed(layers: PackableLayers, features: Tensor, lengths: Tensor) -> EncoderOutput:
     """features (batch, time, input size). The same numbers as for each utterance alone."""
-    out_lengths = encoder.embed.output_lengths(lengths)
+    out_lengths = layers.embed.output_lengths(lengths)
     frames = out_lengths.tolist()
     entered: dict[int, _Entered] = {}
     for group in group_by_length(lengths.tolist(), max_padding=MAX_PADDING, max_total=MAX_FRAMES):
-        positioned = encoder.embed(features[group, : int(lengths[group[0]])])
+        positioned: Positioned = layers.embed(features[group, : int(lengths[group[0]])])
         for place, x in zip(group, positioned.x, strict=True):
             entered[place] = _Entered(x[: frames[place]], positioned.table)
     encoded: dict[int, Tensor] = {}
     for places in _sequences(frames):
-        outs = _run_blocks(encoder, [entered[place] for place in places])
+        outs = _run_blocks(layers, [entered[place] for place in places])
         encoded.update(zip(places, outs, strict=True))
     return EncoderOutput(_stack([encoded[place] for place in range(len(frames))]), out_lengths, ())
 
@@ -88,19 +93,19 @@ def _sequences(frames: Sequence[int]) -> list[list[int]]:
     return sequences
 
 
-def _run_blocks(encoder: Any, utterances: Sequence[_Entered]) -> list[Tensor]:
+def _run_blocks(layers: PackableLayers, utterances: Sequence[_Entered]) -> list[Tensor]:
     frames = [len(utterance.x) for utterance in utterances]
     ends = list(accumulate(frames))
     spans = tuple((end - count, end) for end, count in zip(ends, frames, strict=True) if count)
     x = torch.cat([utterance.x for utterance in utterances]).unsqueeze(0)
-    mask = _mask_with_gaps(frames, encoder.reach)
+    mask = _mask_with_gaps(frames, layers.reach)
     table = utterances[0].table  # of the longest: the others' lie in its middle
     context = SelfAttentionContext(x.new_zeros(1, 1, 1, x.size(1)), table, spans=spans)
-    for block in encoder.encoders:
+    for block in layers.blocks:
         x = block(x, mask, context)
-    if encoder.after_norm is not None:
-        x = encoder.after_norm(x)
-    return list(x[0].split(frames))
+    if layers.after_norm is not None:
+        x = layers.after_norm(x)
+    return list(torch.split(x[0], frames))
 
 
 def _mask_with_gaps(frames: Sequence[int], gap: int) -> Tensor:
@@ -110,4 +115,4 @@ def _mask_with_gaps(frames: Sequence[int], gap: int) -> Tensor:
 
 
 def _stack(utterances: Sequence[Tensor]) -> Tensor:
-    return torch.nn.utils.rnn.pad_sequence(list(utterances), batch_first=True)
+    return nn.utils.rnn.pad_sequence(list(utterances), batch_first=True)

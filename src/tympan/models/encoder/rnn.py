@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.masks import length_mask
-from tympan.nn.rnn import build_rnn
+from tympan.nn.rnn import PlainRnn, ProjectedRnn, build_rnn
+from tympan.nn.typed_torch import ModuleList
 
 
 class RnnEncoder(nn.Module):
@@ -42,7 +43,7 @@ class RnnEncoder(nn.Module):
             dropout_rate=dropout,
             subsample=factors + [1] * (num_layers - len(factors)),
         )
-        self.enc = nn.ModuleList([rnn])
+        self.enc: ModuleList[ProjectedRnn | PlainRnn] = ModuleList([rnn])
 
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
         """features (batch, time, input size)."""
@@ -51,4 +52,4 @@ class RnnEncoder(nn.Module):
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Frames that come out for frames that go in."""
-        return self.enc[0].output_lengths(lengths)  # type: ignore[operator, no-any-return]
+        return self.enc[0].output_lengths(lengths)

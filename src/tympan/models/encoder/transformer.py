@@ -122,7 +122,7 @@ class TransformerBlock(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, context: SelfAttentionContext) -> Tensor:
         """x (batch, time, size), mask (batch, time)."""
         normalized = self.norm1(x) if self.normalize_before else x
-        update = self.self_attn(normalized, context)
+        update: Tensor = self.self_attn(normalized, context)
         if self.concat_linear is None:
             update = self.dropout(update)
         else:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.masks import length_mask
-from tympan.nn.rnn import build_rnn
+from tympan.nn.rnn import PlainRnn, ProjectedRnn, build_rnn
+from tympan.nn.typed_torch import ModuleList
 from tympan.nn.vgg import Vgg2l
 
 
@@ -45,7 +46,7 @@ class VggRnnEncoder(nn.Module):
             dropout_rate=dropout,
             subsample=[1] * num_layers,
         )
-        self.enc = nn.ModuleList([vgg, rnn])
+        self.enc: ModuleList[Vgg2l | ProjectedRnn | PlainRnn] = ModuleList([vgg, rnn])
 
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
         """features (batch, time, input size), zero beyond the lengths (batch,)."""
@@ -57,5 +58,5 @@ class VggRnnEncoder(nn.Module):
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Frames that come out for frames that go in."""
         for part in self.enc:
-            lengths = part.output_lengths(lengths)  # type: ignore[operator]
+            lengths = part.output_lengths(lengths)
         return lengths

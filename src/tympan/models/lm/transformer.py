@@ -18,6 +18,7 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import causal_bias, key_bias
 from tympan.nn.position import PositionalEncoding
 from tympan.nn.prefix_cache import PrefixCache
+from tympan.nn.typed_torch import ModuleList
 
 # Shapes: U utterances, B beams, N = U * B (or the sentences of a batch), T tokens, V vocabulary.
 
@@ -80,7 +81,6 @@ class TransformerLm(nn.Module):
         bias = cache.bias()
         x = self.encoder.enter(self.embed(tokens.reshape(-1, 1)), first=state.tokens.length).view(*tokens.shape, -1)
         for layer, block in enumerate(self.encoder.encoders):
-            assert isinstance(block, _Block)
             x = block.step(x, layer, cache, bias)
         return self.decoder(self.encoder.after_norm(x)).log_softmax(dim=-1), TransformerLmState(cache)
 
@@ -109,7 +109,7 @@ class _Encoder(nn.Module):
             is_linear_rectified=True,
         )
         self.position = position
-        self.encoders = nn.ModuleList(
+        self.encoders: ModuleList[_Block] = ModuleList(
             _Block(
                 size,
                 MultiHeadedAttention(heads, size, attention_dropout_rate),
@@ -156,4 +156,5 @@ class _Block(nn.Module):
         return self._feed_forward(x + cache.attend(layer, self.self_attn, self.norm1(x), bias))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
-        return x + self.dropout(self.feed_forward(self.norm2(x)))
+        out: Tensor = x + self.dropout(self.feed_forward(self.norm2(x)))
+        return out

@@ -7,6 +7,7 @@ import os
 from typing import IO
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tympan.runtime.atomic import atomic_write
 from tympan.text.ngram.model import NgramModel
@@ -56,7 +57,8 @@ def _lines(model: NgramModel, table: _WordTable, order: int, first: int, last: i
         columns += [_constant(b"\t", rows), _numbers(model.backoff[first + 1 : last + 1])]
     columns.append(_constant(b"\n", rows))
     text = np.concatenate(columns, axis=1)
-    return text[text != 0].tobytes()
+    closed: NDArray[np.uint8] = text[text != 0]
+    return closed.tobytes()
 
 
 class _WordTable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def is_binary(path: str | os.PathLike[str]) -> bool:
         return stream.read(len(MAGIC)) == MAGIC
 
 
-def _align(stream: IO[Any]) -> None:
+def _align(stream: IO[bytes]) -> None:
     stream.write(b"\0" * (-stream.tell() % _ALIGNMENT))
 
 
