@@ -110,6 +110,8 @@ def measure(
 
 def random_model(folder: Path) -> Any:
     """The recipe's model and LM with weights that are drawn at random."""
+    import dataclasses
+
     import torch
     import yaml
 
@@ -121,8 +123,7 @@ def random_model(folder: Path) -> Any:
     from tympan.models.build import build_asr_model
     from tympan.models.lm.build import build_lm
     from tympan.nn.frozen import freeze
-    from tympan.text.tokenizer import build_tokenizer
-    from tympan.text.vocabulary import Vocabulary
+    from tympan.text.codec import build_codec
 
     torch.manual_seed(0)
     tokens = ["<blank>", "<unk>", *(chr(0x4E00 + i) for i in range(VOCABULARY - 3)), "<sos/eos>"]
@@ -136,8 +137,7 @@ def random_model(folder: Path) -> Any:
         freeze(part)  # as load_model does
     return LoadedModel(
         model=model,
-        vocabulary=Vocabulary(tokens),
-        tokenizer=build_tokenizer("char"),
+        codec=build_codec(dataclasses.replace(config.text, token_type="char")),
         input=speech_input(config, model, folder=folder),
         device=torch.device("cpu"),
         dtype=torch.float32,
@@ -149,7 +149,7 @@ def load_ngram(path: Path | None, loaded: Any, folder: Path) -> Any:
     """The given 4-gram, or one of text drawn at random (Zipf's law, like characters)."""
     from tympan.decode.ngram_scorer import load_ngram_scorer
 
-    tokens = loaded.vocabulary.tokens
+    tokens = loaded.codec.vocabulary.tokens
     if path is None:
         from tympan.bin.ngram_train import main as ngram_train
 

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tympan.models.asr import AsrModel
 from tympan.models.build import build_asr_model
+from tympan.models.hybrid import HybridModel
 from tympan.runtime.malloc import keep_freed_memory
 
 RATE = 16000
@@ -113,7 +113,7 @@ def make_batch(options: argparse.Namespace, vocab_size: int) -> dict[str, Tensor
 class PartClock:
     """Seconds of each part: forward from calls of the modules, backward from when gradients arrive between them."""
 
-    model: AsrModel
+    model: HybridModel
     parts: dict[str, list[float]] = field(default_factory=dict)
     _starts: dict[str, float] = field(default_factory=dict)
 
@@ -172,7 +172,7 @@ def train_step(model: Any, batch: dict[str, Tensor], optimizer: torch.optim.Opti
     return end - start
 
 
-def count_flops(model: AsrModel, batch: dict[str, Tensor]) -> int:
+def count_flops(model: HybridModel, batch: dict[str, Tensor]) -> int:
     """Floating-point operations of the products and convolutions of a step, forward and backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -194,7 +194,7 @@ def matmul_peak() -> float:
 
 
 def report(
-    options: argparse.Namespace, model: AsrModel, seconds: list[float], clock: PartClock, flops: int, peak: float
+    options: argparse.Namespace, model: HybridModel, seconds: list[float], clock: PartClock, flops: int, peak: float
 ) -> None:
     step = statistics.median(seconds)
     audio = options.batch * options.duration

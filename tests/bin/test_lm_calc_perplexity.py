@@ -63,3 +63,13 @@ def test_weights_of_another_model(golden: Path, tmp_path: Path) -> None:
     other = golden / "espnet2_lm" / "transformer" / "model.pth"
     with pytest.raises(UserError, match="these weights are not of the model in"):
         main([*arguments(golden, tmp_path, ["utt0 一"]), "--model_file", str(other)])
+
+
+def test_the_models_cleaner_is_applied(golden: Path, tmp_path: Path) -> None:
+    config = yaml.safe_load((golden / "espnet2_lm" / "seq_rnn_lstm" / "config.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config | {"cleaner": "remove_spaces"}, allow_unicode=True))
+    perplexities = []
+    for line, extra in (("utt0 一丁", []), ("utt0 一 丁", ["--train_config", str(tmp_path / "config.yaml")])):
+        assert main([*arguments(golden, tmp_path, [line]), *extra]) == 0
+        perplexities.append((tmp_path / "out" / "ppl").read_text())
+    assert perplexities[0] == perplexities[1]

@@ -21,8 +21,7 @@ from tympan.decode.speech_input import speech_input
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
-from tympan.text.tokenizer import build_tokenizer
-from tympan.text.vocabulary import Vocabulary
+from tympan.text.codec import build_codec
 
 TOKENS = ["<blank>", "<unk>", *"abcdefghijklmnopqrstuvwxyz", "<sos/eos>"]
 CONFORMER = {
@@ -65,8 +64,7 @@ def random_model(folder: Path, model: str, lm: str, dtype: torch.dtype) -> Loade
         parameter.data.mul_(1.5)
     return LoadedModel(
         model=built.to(dtype).eval(),
-        vocabulary=Vocabulary(TOKENS),
-        tokenizer=build_tokenizer("char"),
+        codec=build_codec(config.text),
         input=speech_input(config, built, folder=folder),
         device=torch.device("cpu"),
         dtype=dtype,

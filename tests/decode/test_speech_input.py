@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tympan.config.text import TextConfig
 from tympan.data.audio import Audio
 from tympan.decode.load import LoadedModel
 from tympan.decode.recognizer import Recognizer
@@ -17,8 +18,7 @@ from tympan.errors import UserError
 from tympan.features.cmvn import cmvn_stats, write_stats
 from tympan.features.extractor import FeatureOptions, compute_features, save_options
 from tympan.features.fbank import FbankOptions
-from tympan.text.tokenizer import build_tokenizer
-from tympan.text.vocabulary import Vocabulary
+from tympan.text.codec import build_codec
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)
 
@@ -67,8 +67,7 @@ def recognizer(recipe: FeatureRecipe | None) -> Recognizer:
     tokens = ["<blank>", "<unk>", *(chr(0x4E00 + i) for i in range(57)), "<sos/eos>"]
     loaded = LoadedModel(
         model=FramesModel(),
-        vocabulary=Vocabulary(tokens),
-        tokenizer=build_tokenizer("char"),
+        codec=build_codec(TextConfig(token_list=tokens, token_type="char")),
         input=SpeechInput(rate=16000, frame_shift_s=0.02, recipe=recipe, wants_features=True),
         device=torch.device("cpu"),
         dtype=torch.float32,

@@ -14,8 +14,8 @@ import torch
 import yaml
 from torch import Tensor
 
-from tympan.models.asr import AsrModel
 from tympan.models.build import build_asr_model
+from tympan.models.hybrid import HybridModel
 from tympan.models.weights import load_weights
 
 MODELS = ("conformer", "transformer", "e_branchformer", "branchformer", "vgg_rnn", "ctc_only")
@@ -48,7 +48,7 @@ def config_of(**given: Any) -> Any:
 
 @dataclass(frozen=True)
 class Golden:
-    model: AsrModel
+    model: HybridModel
     speech: list[Tensor]
     tensors: dict[str, Tensor]
     losses: list[dict[str, float]]

@@ -139,9 +139,3 @@ def test_example_encoder_trains_and_ignores_padding(example: str) -> None:
             length = int(one["speech_lengths"])
             alone = model.encode(one["speech"][:, :length], one["speech_lengths"]).out[0]
             torch.testing.assert_close(together.out[row, :frames], alone, atol=1e-6, rtol=0)
-
-
-def test_example_encoder_takes_a_batch_of_nothing(example: str) -> None:
-    model = tiny_model(encoder=example, encoder_only={"output_size": 16})
-    loss = model(**rows_of(tiny_batch(), slice(0, 0)))
-    assert loss.terms[0].total.item() == 0.0

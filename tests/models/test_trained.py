@@ -12,8 +12,8 @@ import torch
 import yaml
 
 from tests.models.golden_espnet2 import config_of, pad
-from tympan.models.asr import AsrModel
 from tympan.models.build import build_asr_model
+from tympan.models.hybrid import HybridModel
 from tympan.models.weights import load_weights
 
 
@@ -23,7 +23,7 @@ def folder(golden: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> AsrModel:
+def model(folder: Path) -> HybridModel:
     config = config_of(**yaml.safe_load((folder / "asr_config.yaml").read_text(encoding="utf-8")))
     config.normalize_conf = {"stats_file": folder / "feats_stats.npz"}
     model = build_asr_model(config)
@@ -36,7 +36,7 @@ def model(folder: Path) -> AsrModel:
 
 
 @torch.no_grad()
-def test_values_of_every_stage(model: AsrModel, folder: Path) -> None:
+def test_values_of_every_stage(model: HybridModel, folder: Path) -> None:
     expected = {k: torch.from_numpy(v) for k, v in np.load(folder / "tensors_cen8-fcaw-b.npz").items()}
     lengths = torch.tensor([expected["speech"].size(1)])
     # `logmel` there is normalised too (in place).
@@ -51,7 +51,7 @@ def test_values_of_every_stage(model: AsrModel, folder: Path) -> None:
 
 
 @torch.no_grad()
-def test_losses_of_a_padded_batch_are_those_of_espnet2_one_by_one(model: AsrModel, folder: Path) -> None:
+def test_losses_of_a_padded_batch_are_those_of_espnet2_one_by_one(model: HybridModel, folder: Path) -> None:
     expected = json.loads((folder / "losses_per_utt.json").read_text(encoding="utf-8"))
     rows = [line.split(maxsplit=1) for line in (folder / "text").read_text(encoding="utf-8").splitlines()]
     speech = [torch.from_numpy(soundfile.read(folder / "wav" / f"{name}.wav", dtype="float32")[0]) for name, _ in rows]

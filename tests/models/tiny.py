@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from tests.models.golden_espnet2 import config_of, pad
-from tympan.models.asr import AsrModel
 from tympan.models.build import build_asr_model
+from tympan.models.hybrid import HybridModel
 
 TOKENS = ["<blank>", "<unk>", *"abcdefg", "<space>", "<sos/eos>"]
 ENCODER = {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 2, "rel_pos_type": "latest"}
 DECODER = {"attention_heads": 2, "linear_units": 24, "num_blocks": 2}
 
 
-def tiny_model(**given: Any) -> AsrModel:
+def tiny_model(**given: Any) -> HybridModel:
     """A Conformer on 20 features, without dropout unless given."""
     no_dropout = {"dropout_rate": 0.0, "positional_dropout_rate": 0.0}
     encoder_conf = given.pop("encoder_only", None) or {**ENCODER, **no_dropout, **given.pop("encoder_conf", {})}

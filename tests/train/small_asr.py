@@ -10,8 +10,8 @@ from torch import Tensor
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.training import parse_training
 from tympan.data.batch import Batch
-from tympan.models.asr import AsrModel
 from tympan.models.build import build_asr_model
+from tympan.models.hybrid import HybridModel
 from tympan.runtime.seed import set_all_seeds
 
 TOKENS = ["<blank>", "<unk>", "a", "b", "c", "d", "<sos/eos>"]
@@ -19,7 +19,7 @@ TOKENS = ["<blank>", "<unk>", "a", "b", "c", "d", "<sos/eos>"]
 
 def small_asr(
     *, dropout: float = 0.0, seed: int = 5, output_size: int = 16, linear_units: int = 24, num_blocks: int = 2
-) -> AsrModel:
+) -> HybridModel:
     sizes = f"output_size: {output_size}, attention_heads: 2, linear_units: {linear_units}, num_blocks: {num_blocks}"
     rates = f"dropout_rate: {dropout}, positional_dropout_rate: {dropout}"
     config = parse_training(

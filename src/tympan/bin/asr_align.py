@@ -62,7 +62,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"tympan: not aligned: {name}: {error}", file=sys.stderr)
                 faults += 1
                 continue
-            print(_formatted(options.format, name, hypothesis), end="", file=stream, flush=True)
+            print(
+                _formatted(options.format, name, hypothesis, space_symbol=recognizer.space_symbol),
+                end="",
+                file=stream,
+                flush=True,
+            )
             faults += _warn_of_unknown(name, recognizer.given_text(text).unknown)
     return 1 if faults else 0
 
@@ -150,12 +155,12 @@ def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
     return bool(unknown)
 
 
-def _formatted(kind: str, name: str, hypothesis: Any) -> str:
+def _formatted(kind: str, name: str, hypothesis: Any, *, space_symbol: str) -> str:
     from tympan.decode.formats import ctm, srt, words_of
 
     if kind == "json":
         return json.dumps({"id": name, **hypothesis.as_dict()}, ensure_ascii=False) + "\n"
-    words = words_of(hypothesis)
+    words = words_of(hypothesis, space_symbol=space_symbol)
     return srt(words) if kind == "srt" else ctm(name, words)
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -14,8 +15,10 @@ from tympan.errors import UserError
 
 if TYPE_CHECKING:
     from tympan.data.dataset import UtteranceDataset
+    from tympan.data.readers import Value
     from tympan.models.lm.model import LanguageModel
     from tympan.models.lm.perplexity import TextScore
+    from tympan.text.codec import TextCodec
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     setup_logging(options.log_level)
     _check(options)
     device = device_of(choose_kind(ngpu=options.ngpu, device=options.device), local_rank=0)
-    model, dataset, unk_id = _load(options)
+    model, codec, dataset = _load(options)
     model.to(device=device, dtype=getattr(torch, options.dtype)).eval()
     scores: dict[str, TextScore] = {}
     unknown = 0
-    for key, score, outside in score_texts(model, dataset, batch_size=options.batch_size, device=device, unk_id=unk_id):
+    unk_id = codec.vocabulary.unk_id
+    scored = score_texts(model, dataset, batch_size=options.batch_size, device=device, unk_id=unk_id)
+    for key, score, outside in scored:
         scores[key] = score
         unknown += outside
     total = TextScore(sum(score.nll for score in scores.values()), sum(score.tokens for score in scores.values()))
@@ -77,24 +82,27 @@ def _check(options: Options) -> None:
         raise UserError(f"--data_path_and_name_and_type: one entry named text is expected, found {', '.join(names)}")
 
 
-def _load(options: Options) -> tuple[LanguageModel, UtteranceDataset, int]:
+def _load(options: Options) -> tuple[LanguageModel, TextCodec, UtteranceDataset]:
     from dataclasses import replace
 
     from tympan.config.lm import LmTrainConfig
     from tympan.data.dataset import UtteranceDataset
-    from tympan.data.preprocess import Preprocessor
     from tympan.models.build import build_lm
     from tympan.models.weights import fill_weights, load_weights
     from tympan.text.codec import build_codec
 
     config = load_training_config(LmTrainConfig, options.train_config, allow_import=options.allow_import)
-    codec = build_codec(config.text)
+    codec = build_codec(config.text, source=f"{options.train_config}: token_list")
     model = build_lm(replace(config, token_list=list(codec.vocabulary.tokens)))
     fill_weights(model, load_weights(options.model_file), options.model_file, options.train_config)
     dataset = UtteranceDataset(options.data_path_and_name_and_type, keys=options.key_file)
     if config.use_preprocessor:
-        dataset.preprocess = Preprocessor(texts={"text": codec})
-    return model, dataset, codec.vocabulary.unk_id
+        dataset.preprocess = partial(_encode_text, codec)
+    return model, codec, dataset
+
+
+def _encode_text(codec: TextCodec, _utterance: str, values: Mapping[str, Value], _epoch: int) -> dict[str, Value]:
+    return {name: codec(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def _write(options: Options, total: TextScore, scores: dict[str, TextScore]) -> None:

@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             failures += 1
             continue
         for name in formats:
-            text = _formatted(name, path, hypothesis, ctm_name=names[path])
+            text = _formatted(name, path, hypothesis, ctm_name=names[path], space_symbol=recognizer.space_symbol)
             if options.output_dir is not None:
                 _write(options.output_dir / f"{path.stem}{SUFFIXES[name]}", text)
             elif name == "text" and len(options.files) > 1:
@@ -140,14 +140,14 @@ def _recognized(recognizer: Any, waiting: Sequence[tuple[Path, Any]]) -> list[tu
     return results
 
 
-def _formatted(name: str, path: Path, hypothesis: Any, *, ctm_name: str) -> str:
+def _formatted(name: str, path: Path, hypothesis: Any, *, ctm_name: str, space_symbol: str) -> str:
     from tympan.decode.formats import ctm, srt, words_of
 
     if name == "json":
         return json.dumps({"file": str(path), **hypothesis.as_dict()}, ensure_ascii=False) + "\n"
     if name == "text":
         return f"{hypothesis.text}\n"
-    words = words_of(hypothesis)
+    words = words_of(hypothesis, space_symbol=space_symbol)
     if not words and hypothesis.text:
         raise UserError(f"--{name} needs times, and this model was trained without CTC")
     return srt(words) if name == "srt" else ctm(ctm_name, words)

@@ -88,7 +88,7 @@ DECODERS = Registry(
 CTCS = Registry("ctc", {"ctc": "tympan.models.ctc:Ctc"}, supplied=["odim", "vocab_size", "encoder_output_size"])
 ASR_MODELS = Registry(
     "model",
-    {"espnet": "tympan.models.asr:AsrModel"},
+    {"espnet": "tympan.models.hybrid:HybridModel"},
     supplied=[
         "vocab_size",
         "token_list",

@@ -28,7 +28,7 @@ class Word:
     """Whether the text has a blank before it."""
 
 
-def words_of(hypothesis: Hypothesis) -> list[Word]:
+def words_of(hypothesis: Hypothesis, *, space_symbol: str = SPACE) -> list[Word]:
     """Words with the times of their tokens; none where the model gave no times."""
     times, confidences = hypothesis.times, hypothesis.token_confidences
     if times is None or confidences is None:
@@ -41,7 +41,7 @@ def words_of(hypothesis: Hypothesis) -> list[Word]:
             confidence=sum(confidences[share.place] for share in shares) / len(shares),
             is_apart=is_apart,
         )
-        for text, is_apart, shares in _group(hypothesis)
+        for text, is_apart, shares in _group(hypothesis, space_symbol)
     ]
 
 
@@ -77,18 +77,18 @@ class _Share:
     end: float = 1.0
 
 
-def _group(hypothesis: Hypothesis) -> list[tuple[str, bool, list[_Share]]]:
+def _group(hypothesis: Hypothesis, space: str) -> list[tuple[str, bool, list[_Share]]]:
     """(word, whether a blank stands before it, its tokens)."""
     if hypothesis.words is not None:
         places = iter(range(len(hypothesis.tokens)))
         words = [word for word, _ in hypothesis.words]
         shares = [[_Share(place) for place in itertools.islice(places, count)] for _, count in hypothesis.words]
         return _zipped(words, _blanks(hypothesis.text, words), shares)
-    surfaces = ["" if token == SPACE else token.replace(WORD_BEGIN, "") for token in hypothesis.tokens]
+    surfaces = ["" if token == space else token.replace(WORD_BEGIN, "") for token in hypothesis.tokens]
     words = split_words(hypothesis.text)
     if "".join(surfaces) != "".join(words):
         # A tokenizer that changes letters (bytes for rare characters): every token stands for itself.
-        begins = _begins(hypothesis.tokens)
+        begins = _begins(hypothesis.tokens, space)
         return [(surface, begins[place], [_Share(place)]) for place, surface in enumerate(surfaces) if surface]
     return _zipped(words, _blanks(hypothesis.text, words), _shared(words, surfaces))
 
@@ -122,12 +122,12 @@ def _blanks(text: str, words: Sequence[str]) -> list[bool]:
     return blanks
 
 
-def _begins(tokens: Sequence[str]) -> list[bool]:
+def _begins(tokens: Sequence[str], space: str) -> list[bool]:
     """Whether a word begins with each token: all do where nothing marks it, as with phones."""
-    if not any(token == SPACE or token.startswith(WORD_BEGIN) for token in tokens):
+    if not any(token == space or token.startswith(WORD_BEGIN) for token in tokens):
         return [True] * len(tokens)
-    before = [SPACE, *tokens]
-    return [before[place] in (SPACE, WORD_BEGIN) or token.startswith(WORD_BEGIN) for place, token in enumerate(tokens)]
+    before = [space, *tokens]
+    return [before[place] in (space, WORD_BEGIN) or token.startswith(WORD_BEGIN) for place, token in enumerate(tokens)]
 
 
 def _captions(words: Sequence[Word]) -> list[list[Word]]:

@@ -23,8 +23,9 @@ from tympan.models.lm.build import build_lm
 from tympan.models.weights import fill_weights, load_weights
 from tympan.nn.frozen import freeze
 from tympan.runtime.precision import choose_precision
-from tympan.text.tokenizer import SPACE, Tokenizer, build_tokenizer
-from tympan.text.vocabulary import Vocabulary, read_token_list
+from tympan.text.codec import TextCodec, build_codec
+from tympan.text.phonemes import PhonemeTokenizer
+from tympan.text.vocabulary import read_token_list
 
 FORMATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -34,20 +35,13 @@ class LoadedModel:
     """A recogniser's parts, ready to use on one device."""
 
     model: Any
-    vocabulary: Vocabulary
-    tokenizer: Tokenizer
+    codec: TextCodec
     input: SpeechInput
     device: torch.device
     dtype: torch.dtype
     lm: Any | None = None
     ngram: Any | None = None
     lexicon_search: LexiconSearch | None = None
-
-    @property
-    def separator(self) -> str:
-        """Between the texts of two pieces of a recording: a blank where the language writes blanks."""
-        has_blanks = SPACE in self.vocabulary or any("▁" in token for token in self.vocabulary.tokens)
-        return " " if has_blanks or not hasattr(self.tokenizer, "space_symbol") else ""
 
 
 def load_model(
@@ -63,30 +57,28 @@ def load_model(
     device = device or torch.device("cpu")
     number_format = _number_format(dtype, device)
     config = load_training_config(AsrTrainConfig, files.asr_train_config, allow_import=allow_import)
-    vocabulary = _vocabulary(config, files)
-    config = dataclasses.replace(config, token_list=list(vocabulary.tokens))
+    codec = _codec(config, files)
+    config = dataclasses.replace(config, token_list=list(codec.vocabulary.tokens))
     weights = load_weights(files.asr_model_file)
     model = build_asr_model(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
     fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
-        lm = _load_lm(files.lm_train_config, files.lm_file, vocabulary, files=files, allow_import=allow_import)
+        lm = _load_lm(files.lm_train_config, files.lm_file, codec, files=files, allow_import=allow_import)
         freeze(lm.to(device=device, dtype=number_format).eval())
-    tokenizer = _tokenizer(config, files)
     lexicon_search = None
     if settings.search == "lexicon":
-        lexicon_search = _lexicon_search(tokenizer, vocabulary, files, settings, device)
+        lexicon_search = _lexicon_search(codec, files, settings, device)
     return LoadedModel(
         model=_converted(model, device, number_format),
-        vocabulary=vocabulary,
-        tokenizer=tokenizer,
+        codec=codec,
         input=speech_input(config, model, folder=files.asr_train_config.parent),
         device=device,
         dtype=number_format,
         lm=lm,
         ngram=None
         if files.ngram_file is None or lexicon_search is not None
-        else _load_ngram(files.ngram_file, vocabulary, settings, device),
+        else _load_ngram(files.ngram_file, codec, settings, device),
         lexicon_search=lexicon_search,
     )
 
@@ -113,14 +105,6 @@ def _converted(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
     return model
 
 
-def _vocabulary(config: Any, files: ModelFiles) -> Vocabulary:
-    if config.token_list is None:
-        raise UserError(f"{files.asr_train_config}: it has no token_list")
-    if isinstance(config.token_list, str):
-        return read_token_list(files.find(config.token_list))
-    return Vocabulary(config.token_list, source=str(files.asr_train_config))
-
-
 def _with_statistics(config: AsrTrainConfig, files: ModelFiles, weights: dict[str, Tensor]) -> AsrTrainConfig:
     stats = (config.normalize_conf or {}).get("stats_file")
     if config.normalize != "global_mvn" or "normalize.mean" in weights or stats is None:
@@ -128,27 +112,26 @@ def _with_statistics(config: AsrTrainConfig, files: ModelFiles, weights: dict[st
     return dataclasses.replace(config, normalize_conf={**config.normalize_conf, "stats_file": str(files.find(stats))})
 
 
-def _tokenizer(config: Any, files: ModelFiles) -> Tokenizer:
-    token_type = files.token_type or config.token_type
-    bpemodel = files.bpemodel
-    if token_type == "bpe" and bpemodel is None and config.bpemodel is not None:
-        bpemodel = files.find(config.bpemodel)
-    symbols = config.non_linguistic_symbols
-    if isinstance(symbols, str):
-        symbols = str(files.find(symbols))
-    lexicon = files.lexicon()
-    return build_tokenizer(
-        token_type,
-        bpemodel=bpemodel,
-        non_linguistic_symbols=symbols,
-        g2p_type=config.g2p if lexicon is None else str(lexicon),
-    )
+def _codec(config: AsrTrainConfig, files: ModelFiles) -> TextCodec:
+    """What the configuration says about text, with the options given in its place."""
+    text = config.text
+    if files.token_type is not None:
+        text = dataclasses.replace(text, token_type=files.token_type)
+    if files.bpemodel is not None:
+        text = dataclasses.replace(text, bpemodel=str(files.bpemodel.absolute()))
+
+    def find(name: str) -> str | Path:
+        # A g2p package of another toolkit is no file: building the tokenizer says which there are.
+        is_package = name == text.g2p and not Path(name).suffix and not Path(name).is_file()
+        return name if is_package else files.find(name)
+
+    return build_codec(text, find=find, source=f"{files.asr_train_config}: token_list")
 
 
 def _lexicon_search(
-    tokenizer: Tokenizer, vocabulary: Vocabulary, files: ModelFiles, settings: DecodeSettings, device: torch.device
+    codec: TextCodec, files: ModelFiles, settings: DecodeSettings, device: torch.device
 ) -> LexiconSearch:
-    lexicon = getattr(tokenizer, "lexicon", None)
+    lexicon = codec.tokenizer.lexicon if isinstance(codec.tokenizer, PhonemeTokenizer) else None
     if lexicon is None:
         overridden = f" (leave out --token_type {files.token_type})" if files.token_type not in (None, "phn") else ""
         raise UserError(
@@ -157,15 +140,17 @@ def _lexicon_search(
         )
     if files.lm_file is not None and settings.lm_weight != 0:
         raise UserError("search lexicon takes an n-gram of words (--ngram_file), no neural LM: leave out --lm_file")
-    return load_lexicon_search(lexicon, vocabulary, files.ngram_file, settings, device)
+    return load_lexicon_search(lexicon, codec.vocabulary, files.ngram_file, settings, device)
 
 
 def _load_lm(
-    config_path: Path, weights_path: Path, vocabulary: Vocabulary, *, files: ModelFiles, allow_import: bool
+    config_path: Path, weights_path: Path, codec: TextCodec, *, files: ModelFiles, allow_import: bool
 ) -> nn.Module:
     config = load_training_config(LmTrainConfig, config_path, allow_import=allow_import)
+    vocabulary = codec.vocabulary
     if isinstance(config.token_list, str):
-        config = dataclasses.replace(config, token_list=list(read_token_list(files.find(config.token_list)).tokens))
+        tokens = read_token_list(files.find(config.token_list), unk_symbol=vocabulary.unk_symbol).tokens
+        config = dataclasses.replace(config, token_list=list(tokens))
     if list(config.token_list or []) != list(vocabulary.tokens):
         raise UserError(
             f"{config_path}: the language model's tokens ({len(config.token_list or [])}) are not those of the "
@@ -176,8 +161,9 @@ def _load_lm(
     return lm
 
 
-def _load_ngram(path: Path, vocabulary: Vocabulary, settings: DecodeSettings, device: torch.device) -> Any:
+def _load_ngram(path: Path, codec: TextCodec, settings: DecodeSettings, device: torch.device) -> Any:
     from tympan.decode.ngram_scorer import load_ngram_scorer
 
+    vocabulary = codec.vocabulary
     eos = vocabulary.eos_id if settings.ngram_scores_end else None
     return load_ngram_scorer(path, vocabulary.tokens, eos=eos, device=device, is_full=settings.ngram_scorer == "full")

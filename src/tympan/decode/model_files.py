@@ -16,6 +16,7 @@ from tympan.decode.hub import download
 from tympan.decode.settings import read_settings
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
+from tympan.text.tokenizer import SPACE
 
 CONFIG = "config.yaml"
 SETTINGS = "decode.yaml"
@@ -67,6 +68,12 @@ class ModelFiles:
             return None
         # Another toolkit's package is no file: building the tokenizer says what there is.
         return self.find(name) if Path(name).suffix or Path(name).is_file() else None
+
+    def space_symbol(self) -> str:
+        """The token that represents a space."""
+        config = read_yaml(self.asr_train_config).value
+        conf = config.get("preprocessor_conf") if isinstance(config, dict) else None
+        return str((conf or {}).get("space_symbol", SPACE))
 
     def companions(self) -> dict[str, Path]:
         """What else decides about the results: small files that the configuration names, or that lie beside it."""

@@ -10,12 +10,19 @@ from tympan.decode.formats import ctm, words_of
 from tympan.decode.hypothesis import Hypothesis
 from tympan.decode.journal import Result
 from tympan.runtime.atomic import atomic_write
+from tympan.text.tokenizer import SPACE
 
 KINDS = ("token", "token_int", "score", "text")
 
 
 def write_output_tree(
-    directory: Path, ids: Sequence[str], results: Mapping[str, Result], *, nbest: int, nj: int
+    directory: Path,
+    ids: Sequence[str],
+    results: Mapping[str, Result],
+    *,
+    nbest: int,
+    nj: int,
+    space_symbol: str = SPACE,
 ) -> None:
     """All results in the order of `ids`. With several jobs, logdir/output.JOB holds a share each."""
     done = [results[name] for name in ids if name in results]
@@ -33,7 +40,7 @@ def write_output_tree(
             stream.write(json.dumps({"id": result.id, "duration_s": result.duration_s, **best}, ensure_ascii=False))
             stream.write("\n")
     with atomic_write(directory / "ctm") as stream:
-        stream.writelines(ctm(result.id, words_of(result.hypotheses[0])) for result in done)
+        stream.writelines(ctm(result.id, words_of(result.hypotheses[0], space_symbol=space_symbol)) for result in done)
 
 
 def clear_output_tree(directory: Path, *, nbest: int = 0, jobs: int = 0) -> None:

@@ -33,6 +33,7 @@ from tympan.decode.settings import DecodeSettings
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
 from tympan.runtime.device import named_device
+from tympan.text.tokenizer import SPACE
 from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
@@ -111,6 +112,11 @@ class Recognizer:
     def rate(self) -> int:
         """Samples a second that the model hears."""
         return self.loaded.input.rate
+
+    @property
+    def space_symbol(self) -> str:
+        """The token that represents a space."""
+        return self.loaded.codec.tokenizer.space_symbol or SPACE
 
     @overload
     def __call__(self, audio: AudioInput, *, rate: int | None = None) -> Hypothesis: ...
@@ -270,11 +276,11 @@ class Recognizer:
         log_prob = found.aligned.log_prob
         ended = Ended(given.ids, log_prob, {"ctc": log_prob}, words=given.words)
         hypothesis = self._hypothesis(ended, found.aligned)
-        return dataclasses.replace(hypothesis, text=text, tokens=given.tokens, times=found.times)
+        return dataclasses.replace(hypothesis, text=given.text, tokens=given.tokens, times=found.times)
 
     def given_text(self, text: str) -> GivenText:
         """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
-        return read_given_text(text, self.loaded.tokenizer, self.loaded.vocabulary)
+        return read_given_text(text, self.loaded.codec)
 
     def _read_item(self, audio: AudioInput, place: int, rate: int | None) -> np.ndarray:
         if isinstance(audio, numbers.Real):
@@ -312,10 +318,10 @@ class Recognizer:
         return align_tokens(encoded.log_probs, encoded.lengths, texts, blank_id=self.loaded.model.blank_id)
 
     def _hypothesis(self, ended: Ended, aligned: Aligned | None) -> Hypothesis:
-        tokens = self.loaded.vocabulary.ids2tokens(ended.token_ids)
+        tokens = self.loaded.codec.vocabulary.ids2tokens(ended.token_ids)
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
-            text=self.loaded.tokenizer.tokens2text(tokens)
+            text=self.loaded.codec.text_of(tokens)
             if ended.words is None
             else join_words(word for word, _ in ended.words),
             tokens=tuple(tokens),
@@ -337,7 +343,7 @@ class Recognizer:
         if len(parts) == 1:
             return next(iter(parts.values()))
         pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
-        return [join_pieces(pieces, separator=self.loaded.separator)]
+        return [join_pieces(pieces, separator=self.loaded.codec.separator)]
 
 
 def _check_asked_models(files: ModelFiles, settings: Mapping[str, Any]) -> None:

@@ -79,7 +79,12 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
             failures += [result for result in results if result.error is not None]
             audio_s += sum(result.duration_s for result in results)
     write_output_tree(
-        output_dir, [source.id for source in sources], journal.done, nbest=spec.settings.nbest, nj=work.nj
+        output_dir,
+        [source.id for source in sources],
+        journal.done,
+        nbest=spec.settings.nbest,
+        nj=work.nj,
+        space_symbol=spec.files.space_symbol(),
     )
     order = {source.id: place for place, source in enumerate(sources)}
     failures.sort(key=lambda failure: order[failure.id])

@@ -7,33 +7,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from tympan.config import choices
 from tympan.errors import UserError
-from tympan.models.asr import _count, _with_total
+from tympan.models.attention import Attended, Text, attention_kept, attention_loss
 from tympan.models.bleu import BleuCounter
-from tympan.models.build import _build_inputs
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.label_smoothing import smoothed_loss
-from tympan.models.loss import Loss, LossTerm, Stat
-from tympan.nn.full_precision import full_precision
+from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
+from tympan.models.parts import (
+    Augmenter,
+    Decoder,
+    Encoder,
+    Frontend,
+    Normalizer,
+    Preencoder,
+    Recomputes,
+    StepDecoder,
+)
 from tympan.nn.masks import length_mask
 
-
-@dataclass(frozen=True)
-class _Text:
-    """Token ids (batch, length), -1 beyond the lengths (batch,)."""
-
-    ids: Tensor
-    lengths: Tensor
+if TYPE_CHECKING:
+    from tympan.config.st import StTrainConfig
 
 
 @dataclass(frozen=True)
@@ -43,16 +46,6 @@ class _Task:
     name: str
     weight: float
     terms: Sequence[LossTerm]
-
-
-@dataclass(frozen=True)
-class _Attended:
-    """The loss of a decoder, and its best tokens (batch, length + 1)."""
-
-    total: Tensor
-    count: Tensor
-    accuracy: Stat
-    best: Tensor
 
 
 class StModel(nn.Module):
@@ -67,21 +60,23 @@ class StModel(nn.Module):
     lengths say where a text ends.
     """
 
+    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore")
+
     def __init__(
         self,
         *,
         token_list: Sequence[str],
         src_token_list: Sequence[str] | None,
-        frontend: nn.Module | None,
-        specaug: nn.Module | None,
-        normalize: nn.Module | None,
-        preencoder: nn.Module | None,
-        encoder: nn.Module,
-        hier_encoder: nn.Module | None,
-        extra_mt_encoder: nn.Module | None,
-        decoder: nn.Module | None,
-        extra_asr_decoder: nn.Module | None,
-        extra_mt_decoder: nn.Module | None,
+        frontend: Frontend | None,
+        specaug: Augmenter | None,
+        normalize: Normalizer | None,
+        preencoder: Preencoder | None,
+        encoder: Encoder,
+        hier_encoder: Encoder | None,
+        extra_mt_encoder: Encoder | None,
+        decoder: Decoder | None,
+        extra_asr_decoder: Decoder | None,
+        extra_mt_decoder: Decoder | None,
         ctc: Ctc | None,
         st_ctc: Ctc | None,
         asr_weight: float = 0.0,
@@ -142,7 +137,7 @@ class StModel(nn.Module):
         self.extra_asr_decoder = extra_asr_decoder if asr_weight > 0.0 and mtlalpha < 1.0 else None
         self.extra_mt_encoder = extra_mt_encoder if mt_weight > 0.0 else None
         self.extra_mt_decoder = extra_mt_decoder if mt_weight > 0.0 else None
-        if self.extra_mt_decoder is not None:
+        if isinstance(self.extra_mt_decoder, nn.Module):
             self.extra_mt_decoder.requires_grad_(False)
         self._check_weights()
         self._check_parts(sym_blank, tgt_sym_blank)
@@ -150,8 +145,13 @@ class StModel(nn.Module):
         self.bleu_counter = BleuCounter(self.token_list, tgt_sym_space, tgt_sym_blank)
 
     def _check_weights(self) -> None:
-        for name in ("asr_weight", "mt_weight", "mtlalpha", "st_mtlalpha"):
-            value = getattr(self, name)
+        weights = {
+            "asr_weight": self.asr_weight,
+            "mt_weight": self.mt_weight,
+            "mtlalpha": self.mtlalpha,
+            "st_mtlalpha": self.st_mtlalpha,
+        }
+        for name, value in weights.items():
             if not 0.0 <= value <= 1.0:
                 raise UserError(f"model_conf {name} must lie between 0 and 1, but it is {value}")
         if self.asr_weight + self.mt_weight >= 1.0:
@@ -197,16 +197,13 @@ class StModel(nn.Module):
         src_text_lengths: Tensor | None = None,
         augment_seed: Tensor | None = None,
     ) -> Loss:
-        """The loss of a batch. Text beyond its lengths may be anything.
+        """The loss of a batch of at least one utterance. Text beyond its lengths may be anything.
 
-        `src_text` is needed if `asr_weight` or `mt_weight` is above 0. A batch of no utterances gives totals and counts
-        of 0 that depend on every trained parameter, as AsrModel's does.
+        `src_text` is needed if `asr_weight` or `mt_weight` is above 0.
         """
-        if speech.size(0) == 0:
-            return self._empty_loss(speech, text)
         first, encoded = self._encode(speech, speech_lengths, augment_seed)
         stats: dict[str, Stat] = {}
-        target = self._with_language(_cut(text, text_lengths))
+        target = self._target(text, text_lengths)
         tasks = [_Task("st", 1.0 - self.asr_weight - self.mt_weight, self._translate(encoded, target, stats))]
         if self.asr_weight > 0 or self.mt_weight > 0:
             source = self._source(src_text, src_text_lengths)
@@ -214,16 +211,29 @@ class StModel(nn.Module):
                 tasks.append(_Task("asr", self.asr_weight, self._recognize(first, source, stats)))
             if self.mt_weight > 0:
                 tasks.append(_Task("mt", self.mt_weight, self._translate_text(source, target, stats)))
-        return _sum(tasks, stats, _count(speech.size(0), encoded.out))
+        return _sum(tasks, stats, count_of(speech.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
         """What the translation's decoder and CTC see. SpecAugment only while training."""
         return self._encode(speech, speech_lengths, augment_seed)[1]
 
     @property
-    def search_ctc(self) -> Ctc | None:
-        """The CTC of the target language, for decoding; `ctc` is the source language's."""
-        return self.st_ctc
+    def has_ctc(self) -> bool:
+        """Whether the target language has CTC; `ctc` is the source language's, and serves training only."""
+        return self.st_ctc is not None
+
+    def ctc_log_posteriors(self, out: Tensor) -> Tensor:
+        """Encoder output (..., time, size) -> (..., time, V) of the target language, in float32 at least."""
+        assert self.st_ctc is not None
+        return self.st_ctc.log_softmax(out)
+
+    @property
+    def step_decoder(self) -> StepDecoder | None:
+        return self.decoder
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Convert the weights; features are made and normalized in float32 at least."""
+        set_precision(self, dtype, features=(self.frontend, self.normalize))
 
     @property
     def packs_batches(self) -> bool:
@@ -234,7 +244,7 @@ class StModel(nn.Module):
         """Encoder frames for so many samples (or feature frames), without running anything."""
         for part in (self.frontend, self.encoder, self.hier_encoder):
             if part is not None:
-                lengths = part.output_lengths(lengths)  # type: ignore[operator]
+                lengths = part.output_lengths(lengths)
         return lengths
 
     def collect_feats(
@@ -257,8 +267,8 @@ class StModel(nn.Module):
         """Compute inner values of the blocks again in the backward pass, to save memory."""
         parts = (self.encoder, self.hier_encoder, self.decoder, self.extra_asr_decoder, self.extra_mt_encoder)
         for part in parts:
-            if part is not None and hasattr(part, "grad_checkpointing"):
-                part.grad_checkpointing = is_on  # type: ignore[assignment]
+            if isinstance(part, Recomputes):
+                part.set_grad_checkpointing(is_on)
 
     @torch.no_grad()
     def attention_weights(
@@ -274,56 +284,35 @@ class StModel(nn.Module):
 
         The recogniser's decoder is left out where there is no `src_text`.
         """
-        keepers = {name: module for name, module in self.named_modules() if hasattr(module, "keep_weights")}
-        was_training = self.training
-        self.eval()
-        try:
-            for module in keepers.values():
-                module.keep_weights = True  # type: ignore[assignment]
+        with attention_kept(self) as weights:
             first, encoded = self._encode(speech, speech_lengths, None)
             if self.decoder is not None:
-                self._attend(self.decoder, encoded, self._with_language(_cut(text, text_lengths)), self.sos, self.eos)
+                self._attend(self.decoder, encoded, self._target(text, text_lengths))
             if self.extra_asr_decoder is not None and src_text is not None:
                 source = self._source(src_text, src_text_lengths)
-                self._attend(self.extra_asr_decoder, first, source, self.src_sos, self.src_eos)
-            return {name: module.weights for name, module in keepers.items() if module.weights is not None}  # type: ignore[misc]
-        finally:
-            for module in keepers.values():
-                module.keep_weights = False  # type: ignore[assignment]
-                module.weights = None  # type: ignore[assignment]
-            self.train(was_training)
+                self._attend_source(self.extra_asr_decoder, first, source)
+            return weights()
 
     def _encode(
         self, speech: Tensor, lengths: Tensor, augment_seed: Tensor | None
     ) -> tuple[EncoderOutput, EncoderOutput]:
         """What recognition sees, and what translation sees: the same without `hier_encoder`."""
-        with full_precision(speech):
-            features = speech
-            if self.frontend is not None:
-                features, lengths = self.frontend(speech, lengths)
-            if self.specaug is not None and self.training:
-                features = self.specaug(features, lengths, augment_seed)
-            if self.normalize is not None:
-                features = self.normalize(features, lengths)
-        if features.is_floating_point():
-            features = features.to(next(self.encoder.parameters()).dtype)
-        if self.preencoder is not None:
-            features = self.preencoder(features)
-        first: EncoderOutput = self.encoder(features, lengths)
+        features, lengths = prepare_features(self, speech, lengths, augment_seed=augment_seed)
+        first = self.encoder(features, lengths)
         if self.hier_encoder is None:
             return first, first
         inside = length_mask(first.lengths, first.out.size(1)).unsqueeze(-1)
         return first, self.hier_encoder(first.out.masked_fill(~inside, 0.0), first.lengths)
 
-    def _source(self, src_text: Tensor | None, src_text_lengths: Tensor | None) -> _Text:
+    def _source(self, src_text: Tensor | None, src_text_lengths: Tensor | None) -> Text:
         if src_text is None or src_text_lengths is None:
             raise UserError(
                 f"asr_weight is {self.asr_weight} and mt_weight {self.mt_weight}, so the data must have 'src_text', "
                 "the transcript in the source language; give it, or set both weights to 0"
             )
-        return _cut(src_text, src_text_lengths)
+        return Text.cut(src_text, src_text_lengths)
 
-    def _translate(self, encoded: EncoderOutput, target: _Text, stats: dict[str, Stat]) -> list[LossTerm]:
+    def _translate(self, encoded: EncoderOutput, target: Text, stats: dict[str, Stat]) -> list[LossTerm]:
         terms = []
         if self.st_ctc is not None:
             term = self._ctc_term(self.st_ctc, encoded, target, blank_id=self.blank_id)
@@ -333,14 +322,14 @@ class StModel(nn.Module):
                 best = self.st_ctc.argmax(encoded.out)
                 stats["bleu_ctc"] = self.bleu_counter.count_ctc(best, encoded.lengths, target.ids, target.lengths)
         if self.decoder is not None:
-            found = self._attend(self.decoder, encoded, target, self.sos, self.eos)
+            found = self._attend(self.decoder, encoded, target)
             terms.append(LossTerm(found.total, found.count, 1.0 - self.st_mtlalpha))
             stats |= {"loss_st_att": Stat(found.total.detach(), found.count), "acc": found.accuracy}
             if self.report_bleu and not self.training:
                 stats["bleu"] = self.bleu_counter.count_attention(found.best, target.ids, target.lengths)
         return terms
 
-    def _recognize(self, encoded: EncoderOutput, source: _Text, stats: dict[str, Stat]) -> list[LossTerm]:
+    def _recognize(self, encoded: EncoderOutput, source: Text, stats: dict[str, Stat]) -> list[LossTerm]:
         terms = []
         counts_errors = (self.report_cer or self.report_wer) and not self.training
         if self.ctc is not None:
@@ -350,7 +339,7 @@ class StModel(nn.Module):
                 best = self.ctc.argmax(encoded.out)
                 stats["cer_ctc"] = self.error_counter.count_ctc(best, encoded.lengths, source.ids, source.lengths)
         if self.extra_asr_decoder is not None:
-            found = self._attend(self.extra_asr_decoder, encoded, source, self.src_sos, self.src_eos)
+            found = self._attend_source(self.extra_asr_decoder, encoded, source)
             terms.append(LossTerm(found.total, found.count, 1.0 - self.mtlalpha))
             stats["acc_asr"] = found.accuracy
             if counts_errors:
@@ -359,84 +348,63 @@ class StModel(nn.Module):
                 stats |= {name: stat for name, stat in rates.items() if reported[name]}
         return terms
 
-    def _translate_text(self, source: _Text, target: _Text, stats: dict[str, Stat]) -> list[LossTerm]:
+    def _translate_text(self, source: Text, target: Text, stats: dict[str, Stat]) -> list[LossTerm]:
         assert self.extra_mt_encoder is not None
         assert self.decoder is not None
         encoded = self.extra_mt_encoder(source.ids.clamp(min=0), source.lengths)
-        found = self._attend(self.decoder, encoded, target, self.sos, self.eos)
+        found = self._attend(self.decoder, encoded, target)
         stats["acc_mt"] = found.accuracy
         # ESPnet2 weights this loss twice.
         return [LossTerm(found.total, found.count, self.mt_weight)]
 
-    def _ctc_term(self, ctc: Ctc, encoded: EncoderOutput, text: _Text, *, blank_id: int) -> LossTerm:
+    def _ctc_term(self, ctc: Ctc, encoded: EncoderOutput, text: Text, *, blank_id: int) -> LossTerm:
         total = ctc(encoded.out, encoded.lengths, text.ids, text.lengths, blank_id=blank_id).sum()
-        return LossTerm(total, _count(text.ids.size(0), encoded.out))
+        return LossTerm(total, count_of(text.ids.size(0), encoded.out))
 
-    def _attend(self, decoder: nn.Module, encoded: EncoderOutput, text: _Text, sos: int, eos: int) -> _Attended:
-        ys_in, ys_out, ys_lengths = _add_sos_eos(text, sos, eos)
-        logits = decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
-        mask = length_mask(ys_lengths, ys_in.size(1))
-        tokens = mask.sum().float()
-        best = logits.detach().argmax(-1)
-        return _Attended(
-            total=smoothed_loss(logits, ys_out, mask, smoothing=self.lsm_weight),
-            count=tokens if self.length_normalized_loss else _count(text.ids.size(0), logits),
-            accuracy=Stat(((best == ys_out) & mask).sum().float(), tokens),
-            best=best,
+    def _target(self, text: Tensor, lengths: Tensor) -> Text:
+        """Begins with the language token, if the model has one: for CTC too, unlike in recognition."""
+        return Text.cut(text, lengths).after(self.lang_token_id)
+
+    def _attend(self, decoder: Decoder, encoded: EncoderOutput, text: Text) -> Attended:
+        return self._attention_loss(decoder, encoded, text, sos=self.sos, eos=self.eos)
+
+    def _attend_source(self, decoder: Decoder, encoded: EncoderOutput, text: Text) -> Attended:
+        return self._attention_loss(decoder, encoded, text, sos=self.src_sos, eos=self.src_eos)
+
+    def _attention_loss(self, decoder: Decoder, encoded: EncoderOutput, text: Text, *, sos: int, eos: int) -> Attended:
+        return attention_loss(
+            decoder,
+            encoded,
+            text,
+            sos=sos,
+            eos=eos,
+            smoothing=self.lsm_weight,
+            is_length_normalized=self.length_normalized_loss,
         )
 
-    def _with_language(self, text: _Text) -> _Text:
-        """The target begins with the language token, if the model has one: for CTC too, other than in AsrModel."""
-        if self.lang_token_id is None:
-            return text
-        return _Text(nn.functional.pad(text.ids, (1, 0), value=self.lang_token_id), text.lengths + 1)
 
-    def _empty_loss(self, speech: Tensor, text: Tensor) -> Loss:
-        """The whole model on one utterance of length 0, with its results multiplied by 0."""
-        speech = speech.new_zeros(1, *(max(size, 64) for size in speech.shape[1:2]), *speech.shape[2:])
-        lengths = text.new_zeros(1)
-        first, encoded = self._encode(speech, lengths, None if self.specaug is None else lengths)
-        none = _count(0, encoded.out)
-
-        def of_ctc(ctc: Ctc | None, memory: EncoderOutput) -> list[LossTerm]:
-            return [] if ctc is None else [_nothing(ctc.ctc_lo(memory.out), none)]
-
-        def of_decoder(decoder: nn.Module | None, memory: EncoderOutput) -> list[LossTerm]:
-            if decoder is None:
-                return []
-            return [_nothing(decoder(memory.out, memory.lengths, text.new_zeros(1, 2), lengths + 2), none)]
-
-        tasks = [_Task("st", 1.0, of_ctc(self.st_ctc, encoded) + of_decoder(self.decoder, encoded))]
-        names = ["loss_st_ctc"] * (self.st_ctc is not None) + ["loss_st_att", "acc"] * (self.decoder is not None)
-        if self.asr_weight > 0:
-            tasks.append(_Task("asr", 1.0, of_ctc(self.ctc, first) + of_decoder(self.extra_asr_decoder, first)))
-            names += ["acc_asr"] * (self.extra_asr_decoder is not None)
-        if self.extra_mt_encoder is not None:
-            memory = self.extra_mt_encoder(text.new_zeros(1, 2), lengths)
-            tasks.append(_Task("mt", 1.0, of_decoder(self.decoder, memory)))
-            names.append("acc_mt")
-        return _sum(tasks, {name: Stat(none, none) for name in names}, none)
-
-
-def build_st_model(config: Any, *, reads_statistics: bool = True) -> StModel:
+def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> StModel:
     """The model of a configuration with the fields of `st_train`, initialised as `config.init` says.
 
     `reads_statistics` false leaves `global_mvn` empty, for weights that bring mean and deviation along.
     """
     _check_supported(config)
-    inputs = _build_inputs(config, reads_statistics)
-    encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    inputs = build_inputs(config, reads_statistics=reads_statistics)
+    encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
     hier_encoder, size = None, encoder.output_size
     if config.hier_encoder is not None:
         hier_encoder = choices.ENCODERS.build(config.hier_encoder, config.hier_encoder_conf, input_size=size)
         size = hier_encoder.output_size
-    vocab_size, src_tokens = len(config.token_list), config.src_token_list
+    tokens, src_tokens = config.token_list, config.src_token_list
+    assert isinstance(tokens, list), "the caller reads a file of tokens"
+    assert not isinstance(src_tokens, str), "the caller reads a file of tokens"
+    vocab_size = len(tokens)
     target = {"vocab_size": vocab_size, "encoder_output_size": size}
     source = {"vocab_size": len(src_tokens or ()), "encoder_output_size": encoder.output_size}
     model: StModel = choices.ST_MODELS.build(
         "espnet",
         config.model_conf,
-        token_list=config.token_list,
+        token_list=tokens,
         src_token_list=src_tokens,
         frontend=inputs.frontend,
         specaug=inputs.specaug,
@@ -457,35 +425,30 @@ def build_st_model(config: Any, *, reads_statistics: bool = True) -> StModel:
     return model
 
 
-def _check_supported(config: Any) -> None:
-    """What ESPnet2 has and Tympan has no component for."""
-    decoders = {name: getattr(config, name) for name in ("decoder", "extra_asr_decoder", "extra_mt_decoder")}
-    if "transducer" in decoders.values() or config.st_joint_net_conf:
-        raise UserError("translation with a transducer is not in Tympan yet; use --decoder transformer or rnn")
-    if config.md_encoder is not None or "transformer_md" in decoders.values():
-        raise UserError(
-            "the multi-decoder (md_encoder, transformer_md) is not in Tympan yet; use --decoder transformer"
-        )
-    if config.postencoder is not None:
-        raise UserError(f"postencoder '{config.postencoder}' is not in Tympan yet for translation; leave it null")
-    for name in ("encoder_conf", "hier_encoder_conf", "extra_mt_encoder_conf"):
-        conf: Mapping[str, Any] = getattr(config, name) or {}
+def _check_supported(config: StTrainConfig) -> None:
+    """Intermediate CTC has no meaning here: whose language would it be?"""
+    confs = {
+        "encoder_conf": config.encoder_conf,
+        "hier_encoder_conf": config.hier_encoder_conf,
+        "extra_mt_encoder_conf": config.extra_mt_encoder_conf,
+    }
+    for name, conf in confs.items():
         if conf.get("interctc_layer_idx") or conf.get("interctc_use_conditioning"):
             raise UserError(f"{name} interctc_*: the translation model has no intermediate CTC; leave these keys out")
 
 
-def _build_decoder(name: str | None, conf: Mapping[str, Any], sizes: Mapping[str, int]) -> nn.Module | None:
+def _build_decoder(name: str | None, conf: Mapping[str, Any], sizes: Mapping[str, int]) -> Decoder | None:
     return None if name is None else choices.DECODERS.build(name, conf, **sizes)
 
 
-def _build_text_encoder(config: Any, vocab_size: int) -> nn.Module | None:
+def _build_text_encoder(config: StTrainConfig, vocab_size: int) -> Encoder | None:
     """For source text: as many embeddings as the target has tokens, as in ESPnet2."""
     if config.extra_mt_encoder is None:
         return None
     conf = config.extra_mt_encoder_conf
     if conf.get("input_layer") != "embed":
         raise UserError("extra_mt_encoder takes tokens; set extra_mt_encoder_conf input_layer=embed")
-    encoder: nn.Module = choices.ENCODERS.build(config.extra_mt_encoder, conf, input_size=vocab_size)
+    encoder: Encoder = choices.ENCODERS.build(config.extra_mt_encoder, conf, input_size=vocab_size)
     return encoder
 
 
@@ -493,25 +456,8 @@ def _index(tokens: Sequence[str], token: str, *, otherwise: int) -> int:
     return tokens.index(token) if token in tokens else otherwise
 
 
-def _cut(text: Tensor, lengths: Tensor) -> _Text:
-    return _Text(text.masked_fill(~length_mask(lengths, text.size(1)), -1), lengths)
-
-
-def _add_sos_eos(text: _Text, sos: int, eos: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Decoder input (sos first), target (eos last), and their lengths. Inputs beyond them are eos, targets -1."""
-    ids, lengths = text.ids, text.lengths
-    first = torch.full((ids.size(0), 1), sos, dtype=ids.dtype, device=ids.device)
-    ys_in = torch.cat([first, ids.masked_fill(~length_mask(lengths, ids.size(1)), eos)], dim=1)
-    ys_out = nn.functional.pad(ids, (0, 1), value=-1).scatter(1, lengths.unsqueeze(1), eos)
-    return ys_in, ys_out, lengths + 1
-
-
-def _nothing(logits: Tensor, none: Tensor) -> LossTerm:
-    return LossTerm((logits.sum() * 0.0).float(), none)
-
-
 def _sum(tasks: Sequence[_Task], stats: dict[str, Stat], utterances: Tensor) -> Loss:
     """The loss of all tasks, and `loss_TASK` of each as a mean over utterances."""
-    means = {f"loss_{task.name}": _with_total(list(task.terms), {}, utterances).stats["loss"] for task in tasks}
+    means = {f"loss_{task.name}": with_total(task.terms, {}, utterances).stats["loss"] for task in tasks}
     terms = [replace(term, weight=task.weight * term.weight) for task in tasks for term in task.terms]
-    return _with_total(terms, {**means, **stats}, utterances)
+    return with_total(terms, {**means, **stats}, utterances)

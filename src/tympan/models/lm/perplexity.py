@@ -34,7 +34,7 @@ def score_texts(
     device: torch.device,
     unk_id: int | None = None,
 ) -> Iterator[tuple[str, TextScore, int]]:
-    """For each utterance, in the order of the data: id, score, and how many of its tokens are unknown.
+    """For each utterance, in the order of the data: id, score, and how many of its tokens are `unk_id`.
 
     Padding changes no score, so that any batch size gives the same.
     """

@@ -1,4 +1,4 @@
-"""The model's loss: pieces add up, empty pieces take part, precision, checkpointing, mistakes."""
+"""The hybrid model's loss: pieces add up, precision, checkpointing, mistakes."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from torch import Tensor
 
 from tests.models.tiny import rows_of, tiny_batch, tiny_model
 from tympan.errors import UserError
-from tympan.models.asr import AsrModel
+from tympan.models.hybrid import HybridModel
 from tympan.models.loss import Loss
+from tympan.models.speech_model import HasDecoder, PlotsAttention, SpeechModel
 
 NO_NORM = {"use_cnn_module": False}
 
 
-def gradients(model: AsrModel) -> dict[str, Tensor]:
+def gradients(model: HybridModel) -> dict[str, Tensor]:
     return {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def backward_over(model: AsrModel, losses: list[Loss]) -> dict[str, Tensor]:
+def backward_over(model: HybridModel, losses: list[Loss]) -> dict[str, Tensor]:
     """As ranks do it: counts are summed, every piece gives its share."""
     model.zero_grad()
     counts = torch.stack([torch.stack([term.count for term in loss.terms]) for loss in losses]).sum(0)
@@ -36,7 +37,7 @@ def test_pieces_add_up_to_the_whole(length_normalized_loss: bool) -> None:
     batch = tiny_batch()
     whole = model(**batch)
     expected = backward_over(model, [whole])
-    pieces = [model(**rows_of(batch, rows)) for rows in (slice(0, 1), slice(1, 4), slice(0, 0))]
+    pieces = [model(**rows_of(batch, rows)) for rows in (slice(0, 1), slice(1, 4))]
     found = backward_over(model, pieces)
     for name, grad in expected.items():
         torch.testing.assert_close(found[name], grad, atol=1e-5, rtol=1e-4)
@@ -45,41 +46,6 @@ def test_pieces_add_up_to_the_whole(length_normalized_loss: bool) -> None:
         count = sum(piece.stats[name].count for piece in pieces)
         if not length_normalized_loss or name != "loss":
             assert (total / count).item() == pytest.approx((stat.total / stat.count).item(), rel=1e-4)
-
-
-@pytest.mark.parametrize(
-    "conf",
-    [
-        {},
-        {
-            "encoder_conf": {"interctc_layer_idx": [1], "interctc_use_conditioning": True},
-            "model_conf": {"interctc_weight": 0.5},
-        },
-        {"encoder_conf": {"input_layer": "linear"}},
-        {"decoder": None, "model_conf": {"ctc_weight": 1.0}},
-        {"model_conf": {"ctc_weight": 0.0}},
-        {"specaug": "specaug", "specaug_conf": {"time_mask_width_range": [0, 5]}},
-        {"normalize": "utterance_mvn"},
-        {"input_size": None},
-    ],
-)
-def test_empty_batch_reaches_every_parameter_with_gradient_0(conf: dict[str, object]) -> None:
-    model = tiny_model(**conf)
-    full = model(**tiny_batch()) if model.frontend is None else None
-    model.zero_grad()
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers() if "running" in name}
-    batch = rows_of(tiny_batch(), slice(0, 0))
-    if model.frontend is not None:
-        batch["speech"] = torch.zeros(0, 0)
-    loss = model(**batch)
-    assert full is None or (len(full.terms), set(full.stats)) == (len(loss.terms), set(loss.stats))
-    assert [term.count.item() for term in loss.terms] == [0.0] * len(loss.terms)
-    loss.value_over(torch.ones(len(loss.terms))).backward()
-    for name, grad in gradients(model).items():
-        assert grad is not None, name
-        assert grad.eq(0).all(), name
-    for name, buffer in model.named_buffers():
-        assert name not in buffers or torch.equal(buffers[name], buffer)
 
 
 def test_checkpointing_changes_memory_alone() -> None:
@@ -198,3 +164,31 @@ def test_ctc_that_can_not_fit_counts_0() -> None:
 def test_mistakes_are_named(conf: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny_model(**conf)
+
+
+def test_it_offers_what_decoding_and_training_ask_for() -> None:
+    model = tiny_model()
+    assert isinstance(model, SpeechModel)
+    assert isinstance(model, HasDecoder)
+    assert isinstance(model, PlotsAttention)
+    assert model.searches[0] == "joint"
+    assert model.has_ctc
+    assert model.step_decoder is model.decoder
+    without = tiny_model(decoder=None, model_conf={"ctc_weight": 1.0})
+    assert without.step_decoder is None
+    assert not tiny_model(model_conf={"ctc_weight": 0.0}).has_ctc
+
+
+def test_features_stay_in_float32() -> None:
+    model = tiny_model(input_size=None, normalize="utterance_mvn")
+    model.set_precision(torch.bfloat16)
+    assert model.frontend is not None
+    kinds = {
+        tensor.dtype
+        for tensor in [*model.frontend.parameters(), *model.frontend.buffers()]
+        if tensor.is_floating_point()
+    }
+    assert kinds == {torch.float32}
+    assert next(model.encoder.parameters()).dtype == torch.bfloat16
+    model.set_precision(torch.float64)
+    assert {tensor.dtype for tensor in model.parameters()} == {torch.float64}

@@ -1,0 +1,275 @@
+"""The hybrid CTC/attention model (Watanabe et al. 2017): from speech and text to a loss, and to an encoding.
+
+Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); text (batch, length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from tympan.config import choices
+from tympan.errors import UserError
+from tympan.models.attention import Attended, Text, attention_kept, attention_loss
+from tympan.models.ctc import Ctc
+from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.packed import is_packable
+from tympan.models.error_rates import ErrorCounter
+from tympan.models.initialize import initialize
+from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
+from tympan.models.parts import (
+    Augmenter,
+    ConditionsOnCtc,
+    Decoder,
+    Encoder,
+    Frontend,
+    Normalizer,
+    Preencoder,
+    Recomputes,
+    StepDecoder,
+)
+
+if TYPE_CHECKING:
+    from tympan.config.asr import AsrTrainConfig
+
+
+def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
+    """The model of `config`, of the class that its option `model` names, initialised as `init` says."""
+    inputs = build_inputs(config, reads_statistics=reads_statistics)
+    encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    assert isinstance(config.token_list, list), "the caller reads a file of tokens"
+    sizes = {"vocab_size": len(config.token_list), "encoder_output_size": encoder.output_size}
+    decoder = None
+    if config.decoder is not None:
+        decoder = choices.DECODERS.build(config.decoder, config.decoder_conf, **sizes)
+    model: nn.Module = choices.ASR_MODELS.build(
+        config.model,
+        config.model_conf,
+        token_list=config.token_list,
+        frontend=inputs.frontend,
+        specaug=inputs.specaug,
+        normalize=inputs.normalize,
+        preencoder=inputs.preencoder,
+        encoder=encoder,
+        decoder=decoder,
+        ctc=choices.CTCS.build("ctc", config.ctc_conf, **sizes),
+    )
+    initialize(model, config.init)
+    return model
+
+
+class HybridModel(nn.Module):
+    """`model: espnet`. Frontend, SpecAugment, normalisation, (preencoder,) encoder, then CTC and decoder.
+
+    `autocast_frontend` is accepted and changes nothing: features are always made in float32.
+    """
+
+    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon")
+
+    def __init__(
+        self,
+        *,
+        token_list: Sequence[str],
+        frontend: Frontend | None,
+        specaug: Augmenter | None,
+        normalize: Normalizer | None,
+        preencoder: Preencoder | None,
+        encoder: Encoder,
+        decoder: Decoder | None,
+        ctc: Ctc | None,
+        aux_ctc: dict[str, Any] | None = None,
+        ctc_weight: float = 0.5,
+        interctc_weight: float = 0.0,
+        ignore_id: int = -1,
+        lsm_weight: float = 0.0,
+        length_normalized_loss: bool = False,
+        report_cer: bool = True,
+        report_wer: bool = True,
+        sym_space: str = "<space>",
+        sym_blank: str = "<blank>",
+        transducer_multi_blank_durations: Sequence[int] = (),
+        transducer_multi_blank_sigma: float = 0.05,
+        sym_sos: str = "<sos/eos>",
+        sym_eos: str = "<sos/eos>",
+        autocast_frontend: bool = False,
+        extract_feats_in_collect_stats: bool = True,
+        lang_token_id: int = -1,
+    ) -> None:
+        super().__init__()
+        if aux_ctc:
+            raise UserError("model_conf aux_ctc is not supported; leave it out")
+        if transducer_multi_blank_durations:
+            raise UserError("model_conf transducer_multi_blank_durations needs a transducer, which Tympan has not yet")
+        self.token_list = tuple(token_list)
+        self.vocab_size = len(token_list)
+        if sym_blank not in token_list:
+            raise UserError(f"the token list has no blank '{sym_blank}', which CTC needs (model_conf sym_blank)")
+        self.blank_id = self.token_list.index(sym_blank)
+        self.sos = self.token_list.index(sym_sos) if sym_sos in token_list else self.vocab_size - 1
+        self.eos = self.token_list.index(sym_eos) if sym_eos in token_list else self.vocab_size - 1
+        self.ignore_id = ignore_id
+        self.ctc_weight = ctc_weight
+        self.interctc_weight = interctc_weight
+        self.lsm_weight = lsm_weight
+        self.length_normalized_loss = length_normalized_loss
+        self.report_cer = report_cer
+        self.report_wer = report_wer
+        self.extract_feats_in_collect_stats = extract_feats_in_collect_stats
+        self.lang_token_id = None if lang_token_id == -1 else lang_token_id
+        self.frontend = frontend
+        self.specaug = specaug
+        self.normalize = normalize
+        self.preencoder = preencoder
+        self.encoder = encoder
+        self.is_conditioned = False
+        if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
+            encoder.add_conditioning(self.vocab_size)
+            self.is_conditioned = True
+        self.decoder = decoder if ctc_weight < 1.0 else None
+        self.ctc = ctc if ctc_weight > 0.0 else None
+        self._check_weights()
+        self.error_counter = ErrorCounter(self.token_list, sym_space, sym_blank)
+
+    def _check_weights(self) -> None:
+        if not 0.0 <= self.ctc_weight <= 1.0:
+            raise UserError(f"model_conf ctc_weight must lie between 0 and 1, but it is {self.ctc_weight}")
+        if not 0.0 <= self.interctc_weight < 1.0:
+            raise UserError(f"model_conf interctc_weight must lie in [0, 1), but it is {self.interctc_weight}")
+        if self.decoder is None and self.ctc_weight < 1.0:
+            raise UserError(
+                f"ctc_weight is {self.ctc_weight}, so a decoder is needed; choose one, or set model_conf ctc_weight=1.0"
+            )
+        if self.ctc is None and (self.interctc_weight > 0 or self.is_conditioned):
+            raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
+
+    def forward(
+        self,
+        speech: Tensor,
+        speech_lengths: Tensor,
+        text: Tensor,
+        text_lengths: Tensor,
+        augment_seed: Tensor | None = None,
+    ) -> Loss:
+        """The loss of a batch of at least one utterance. Text beyond its lengths may be anything."""
+        encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
+        given = Text.cut(text, text_lengths)
+        terms: list[LossTerm] = []
+        stats: dict[str, Stat] = {}
+        if self.ctc is not None:
+            self._add_ctc_terms(encoded, given, terms, stats)
+        if self.decoder is not None:
+            self._add_attention_term(encoded, given, terms, stats)
+        return with_total(terms, stats, count_of(speech.size(0), encoded.out))
+
+    def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
+        """Features and encoder. SpecAugment only while training: from `augment_seed` (batch,), or torch's generator."""
+        features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
+        if self.is_conditioned:
+            # Looked for once, in __init__: isinstance of a Protocol is slow, and torch.compile can't look into it.
+            return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
+        return self.encoder(features, lengths)
+
+    @property
+    def has_ctc(self) -> bool:
+        return self.ctc is not None
+
+    def ctc_log_posteriors(self, out: Tensor) -> Tensor:
+        """Encoder output (..., time, size) -> (..., time, V), in float32 at least."""
+        assert self.ctc is not None
+        return self.ctc.log_softmax(out)
+
+    @property
+    def step_decoder(self) -> StepDecoder | None:
+        return self.decoder
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Convert the weights; features are made and normalized in float32 at least."""
+        set_precision(self, dtype, features=(self.frontend, self.normalize))
+
+    @property
+    def packs_batches(self) -> bool:
+        """Whether padding costs the encoder nothing on a CPU, so that utterances of any length go together."""
+        return is_packable(self.encoder)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Encoder frames for so many samples (or feature frames), without running anything."""
+        if self.frontend is not None:
+            lengths = self.frontend.output_lengths(lengths)
+        return self.encoder.output_lengths(lengths)
+
+    def collect_feats(
+        self,
+        speech: Tensor,
+        speech_lengths: Tensor,
+        text: Tensor | None = None,
+        text_lengths: Tensor | None = None,
+        augment_seed: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Features before normalisation, for `--collect_stats`."""
+        if not self.extract_feats_in_collect_stats or self.frontend is None:
+            return {"feats": speech, "feats_lengths": speech_lengths}
+        features, lengths = self.frontend(speech, speech_lengths)
+        return {"feats": features, "feats_lengths": lengths}
+
+    def set_grad_checkpointing(self, is_on: bool) -> None:
+        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        for part in (self.encoder, self.decoder):
+            if isinstance(part, Recomputes):
+                part.set_grad_checkpointing(is_on)
+
+    @torch.no_grad()
+    def attention_weights(
+        self, speech: Tensor, speech_lengths: Tensor, text: Tensor, text_lengths: Tensor
+    ) -> dict[str, Tensor]:
+        """By layer name: the attention of every layer, (batch, [heads,] queries, keys), of a forward in evaluation."""
+        with attention_kept(self) as weights:
+            encoded = self.encode(speech, speech_lengths)
+            if self.decoder is not None:
+                self._attend(encoded, Text.cut(text, text_lengths).after(self.lang_token_id))
+            return weights()
+
+    def _add_ctc_terms(self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]) -> None:
+        assert self.ctc is not None
+        layers = encoded.intermediate if self.interctc_weight > 0 else ()
+        inner_weight = self.interctc_weight if layers else 0.0
+        outputs = [("ctc", encoded.out, 1.0 - inner_weight)]
+        outputs += [(f"interctc_layer{number}", out, inner_weight / len(layers)) for number, out in layers]
+        count = count_of(text.ids.size(0), encoded.out)
+        for name, out, weight in outputs:
+            total = self.ctc(out, encoded.lengths, text.ids, text.lengths, blank_id=self.blank_id).sum()
+            terms.append(LossTerm(total, count, self.ctc_weight * weight))
+            stats[f"loss_{name}"] = Stat(total.detach(), count)
+            if (self.report_cer or self.report_wer) and not self.training:
+                best = self.ctc.argmax(out)
+                cer_name = name.replace("ctc", "cer_ctc") if name == "ctc" else f"cer_{name}"
+                stats[cer_name] = self.error_counter.count_ctc(best, encoded.lengths, text.ids, text.lengths)
+
+    def _add_attention_term(
+        self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]
+    ) -> None:
+        # The decoder's text begins with the language token, if the model has one; CTC's does not
+        text = text.after(self.lang_token_id)
+        found = self._attend(encoded, text)
+        terms.append(LossTerm(found.total, found.count, 1.0 - self.ctc_weight))
+        stats["loss_att"] = Stat(found.total.detach(), found.count)
+        stats["acc"] = found.accuracy
+        if not self.training and (self.report_cer or self.report_wer):
+            rates = self.error_counter.count_attention(found.best, text.ids, text.lengths)
+            reported = {"cer": self.report_cer, "wer": self.report_wer}
+            stats.update({name: stat for name, stat in rates.items() if reported[name]})
+
+    def _attend(self, encoded: EncoderOutput, text: Text) -> Attended:
+        assert self.decoder is not None
+        return attention_loss(
+            self.decoder,
+            encoded,
+            text,
+            sos=self.sos,
+            eos=self.eos,
+            smoothing=self.lsm_weight,
+            is_length_normalized=self.length_normalized_loss,
+        )

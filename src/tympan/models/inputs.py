@@ -1,0 +1,110 @@
+"""The parts of a model in front of its encoder: built from a training configuration, and run. Every family has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tympan.config import choices
+from tympan.errors import UserError
+from tympan.models.parts import Augmenter, Encoder, Frontend, Normalizer, Preencoder
+from tympan.nn.full_precision import full_precision
+
+if TYPE_CHECKING:
+    from tympan.config.model import SpeechModelOptions
+
+
+@dataclass(frozen=True)
+class Inputs:
+    frontend: Frontend | None
+    specaug: Augmenter | None
+    normalize: Normalizer | None
+    preencoder: Preencoder | None
+    size: int
+    """Values per frame that the encoder takes."""
+
+
+def build_inputs(config: SpeechModelOptions, *, reads_statistics: bool = True) -> Inputs:
+    """`reads_statistics` false leaves `global_mvn` empty, for weights that bring mean and deviation along."""
+    frontend = None
+    if config.input_size is None:
+        if config.frontend is None:
+            raise UserError("frontend is null, so --input_size must say how many values a frame of the features has")
+        frontend = choices.FRONTENDS.build(config.frontend, config.frontend_conf)
+        size = frontend.output_size
+    else:
+        size = config.input_size
+    specaug = None if config.specaug is None else choices.SPECAUGS.build(config.specaug, config.specaug_conf)
+    normalize = None
+    if config.normalize is not None:
+        normalize = _build_normalize(config.normalize, config.normalize_conf, size, reads_statistics)
+    preencoder = None
+    if config.preencoder is not None:
+        preencoder = choices.PREENCODERS.build(config.preencoder, config.preencoder_conf, input_size=size)
+        size = preencoder.output_size
+    return Inputs(frontend, specaug, normalize, preencoder, size)
+
+
+class HasInputs(Protocol):
+    """A model with these parts in front of its encoder."""
+
+    @property
+    def training(self) -> bool: ...
+
+    @property
+    def frontend(self) -> Frontend | None: ...
+
+    @property
+    def specaug(self) -> Augmenter | None: ...
+
+    @property
+    def normalize(self) -> Normalizer | None: ...
+
+    @property
+    def preencoder(self) -> Preencoder | None: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+
+def prepare_features(
+    model: HasInputs, speech: Tensor, lengths: Tensor, *, augment_seed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """What the encoder takes. SpecAugment only while training: from `augment_seed` (batch,), or torch's generator."""
+    with full_precision(speech):
+        features = speech
+        if model.frontend is not None:
+            features, lengths = model.frontend(speech, lengths)
+        if model.specaug is not None and model.training:
+            features = model.specaug(features, lengths, augment_seed)
+        if model.normalize is not None:
+            features = model.normalize(features, lengths)
+    if features.is_floating_point():
+        features = features.to(next(model.encoder.parameters()).dtype)
+    if model.preencoder is not None:
+        features = model.preencoder(features)
+    return features, lengths
+
+
+def set_precision(model: nn.Module, dtype: torch.dtype, *, features: Iterable[object]) -> None:
+    """Convert the weights of a model; `features`, the parts that make and normalize them, stay in float32 at least."""
+    model.to(dtype=dtype)
+    for part in features:
+        if isinstance(part, nn.Module) and dtype in (torch.float16, torch.bfloat16):
+            part.float()
+
+
+def _build_normalize(name: str, conf: dict[str, Any], size: int, reads_statistics: bool) -> Normalizer:
+    sizes = {}
+    if name == "global_mvn":
+        sizes = {"input_size": size}
+        if not reads_statistics:
+            conf = {**conf, "stats_file": None}
+        elif conf.get("stats_file") is None:
+            raise UserError("normalize: global_mvn needs normalize_conf stats_file, which --collect_stats true makes")
+    normalize: Normalizer = choices.NORMALIZERS.build(name, conf, **sizes)
+    return normalize

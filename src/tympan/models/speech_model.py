@@ -1,0 +1,89 @@
+"""What training and decoding ask of a model that recognizes speech, whatever its family.
+
+The hybrid CTC/attention model is one implementation (`tympan.models.hybrid`). Another family is a module with a class
+like this, a builder beside it, a line in `tympan.models.build.FAMILIES`, and the searches that it names.
+
+Optional abilities are Protocols too: `HasDecoder` and `PlotsAttention` here, `Packs` (`packs_batches`: padding costs
+the encoder nothing on a CPU) and `Recomputes` (`set_grad_checkpointing`) in `tympan.models.parts`. Ask for them with
+`isinstance`, when something is built and not in every step.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from tympan.models.encoder.output import EncoderOutput
+from tympan.models.loss import Loss
+from tympan.models.parts import Packs, Part, Recomputes, StepDecoder
+
+
+@runtime_checkable
+class SpeechModel(Part, Protocol):
+    """From speech (batch, samples[, channels]) or features (batch, frames, size) to a loss and to an encoding."""
+
+    token_list: tuple[str, ...]
+    vocab_size: int
+    blank_id: int
+    """CTC's (or the transducer's) blank."""
+    sos: int
+    eos: int
+    searches: tuple[str, ...]
+    """Names of the searches that can decode this family, the usual one first. `tympan.decode.search` describes them."""
+
+    def forward(self, *args: Any, **tensors: Any) -> Loss:
+        """The loss of a batch: speech, speech_lengths, text, text_lengths, and augment_seed while training."""
+        ...
+
+    def encode(self, speech: Tensor, speech_lengths: Tensor, /) -> EncoderOutput:
+        """Features and encoder. The output for an utterance does not depend on the others of the batch."""
+        ...
+
+    def output_lengths(self, lengths: Tensor, /) -> Tensor:
+        """Number of encoder frames for a number of samples (or feature frames), without running anything."""
+        ...
+
+    @property
+    def has_ctc(self) -> bool:
+        """Whether `ctc_log_posteriors` can be asked: CTC searches, times and confidences need it."""
+        ...
+
+    def ctc_log_posteriors(self, out: Tensor, /) -> Tensor:
+        """Encoder output (..., time, size) -> log posteriors (..., time, V) in float32 or float64."""
+        ...
+
+    def set_precision(self, dtype: torch.dtype, /) -> None:
+        """Convert the weights. What makes and normalizes features stays in float32 at least."""
+        ...
+
+
+@runtime_checkable
+class HasDecoder(Protocol):
+    """A model with an attention decoder, which a search leads token by token."""
+
+    @property
+    def step_decoder(self) -> StepDecoder | None:
+        """None where this model was trained without one."""
+        ...
+
+
+@runtime_checkable
+class PlotsAttention(Protocol):
+    """A model whose attention can be drawn."""
+
+    def attention_weights(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
+        """By layer name: attention of a batch, (batch, [heads,] queries, keys)."""
+        ...
+
+
+if TYPE_CHECKING:
+    # Models are chosen by name, so that nothing else shows the type checker that they conform.
+    from tympan.models.hybrid import HybridModel
+
+    _MODELS: tuple[type[SpeechModel], ...] = (HybridModel,)
+    _WITH_DECODER: tuple[type[HasDecoder], ...] = (HybridModel,)
+    _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel,)
+    _PACKED: tuple[type[Packs], ...] = (HybridModel,)
+    _RECOMPUTED: tuple[type[Recomputes], ...] = (HybridModel,)
