@@ -9,7 +9,6 @@ import torch
 
 from tests.models.tiny import tiny_batch, tiny_model
 from tympan.data.batch import Batch
-from tympan.train.stand_in import with_stand_in
 
 
 @pytest.mark.parametrize(
@@ -36,7 +35,7 @@ def test_a_model_runs_on_it_as_on_any_utterance(conf: dict[str, object]) -> None
     full = model(**tensors)
     empty = Batch(ids=(), tensors={name: tensor[:0] for name, tensor in tensors.items()}, global_size=4)
     model.zero_grad()
-    batch = with_stand_in(empty)
+    batch = empty.or_stand_in()
     loss = model(**batch.tensors)
     assert (len(full.terms), set(full.stats)) == (len(loss.terms), set(loss.stats))
     assert math.isfinite(loss.value.item())
@@ -48,4 +47,4 @@ def test_a_model_runs_on_it_as_on_any_utterance(conf: dict[str, object]) -> None
 
 def test_utterances_are_left_as_they_are() -> None:
     batch = Batch(ids=("a", "b", "c", "d"), tensors=tiny_batch(), global_size=4)
-    assert with_stand_in(batch) is batch
+    assert batch.or_stand_in() is batch

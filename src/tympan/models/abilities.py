@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -15,7 +15,7 @@ __all__ = ["CollectsFeatures", "PlotsAttention", "Recomputes", "TrainsCtc"]
 class CollectsFeatures(Protocol):
     """A model with features whose statistics `--collect_stats` gathers."""
 
-    def collect_feats(self, **tensors: Tensor) -> dict[str, Tensor]:
+    def collect_feats(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
         """From the tensors of a batch to NAME (batch, time, size) with NAME_lengths (batch,)."""
         ...
 
@@ -24,7 +24,7 @@ class CollectsFeatures(Protocol):
 class PlotsAttention(Protocol):
     """A model with attention layers to plot."""
 
-    def attention_weights(self, **tensors: Tensor) -> dict[str, Tensor]:
+    def attention_weights(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
         """From the tensors of a batch, by layer name: (batch, [heads,] queries, keys)."""
         ...
 
@@ -36,6 +36,6 @@ class TrainsCtc(Protocol):
     @property
     def has_ctc(self) -> bool: ...
 
-    def output_lengths(self, lengths: Tensor) -> Tensor:
+    def output_lengths(self, lengths: Tensor, /) -> Tensor:
         """Encoder frames for so many samples or feature frames."""
         ...
