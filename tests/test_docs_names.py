@@ -65,8 +65,8 @@ def test_files_exist(page: Path) -> None:
 
 
 def test_a_wrong_name_is_found() -> None:
-    resolve("tympan.train.task.Task.build_model")
+    resolve("tympan.training.task.Task.build_model")
     with pytest.raises((AttributeError, ModuleNotFoundError)):
-        resolve("tympan.train.task.Tusk")
+        resolve("tympan.training.task.Tusk")
     with pytest.raises((AttributeError, ModuleNotFoundError)):
         resolve("tympan.nothing.here")

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from tympan.config import parse_training
+from tympan.config.read import load_training_config
 from tympan.config.st import StTrainConfig
-from tympan.config.training import load_training_config
 from tympan.errors import UserError
 
 ESPNET2 = Path(__file__).with_name("espnet2_print_config_st.yaml")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tympan.config.asr import AsrTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.data.audio import read_audio
 from tympan.decode.ctc_prefix import CtcPrefixScorer
 from tympan.decode.ended import Ended

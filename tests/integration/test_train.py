@@ -12,7 +12,7 @@ import pytest
 import yaml
 from train_corpus import command, environment, run, same_weights
 
-from tympan.train.checkpoint import read_reporter
+from tympan.training.checkpoint import read_reporter
 
 GOLDEN = Path(__file__).with_name("golden_losses.txt")
 

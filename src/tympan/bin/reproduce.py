@@ -25,7 +25,7 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan reproduce", description=__doc__)
-    from tympan.train.manifest import NAME, file_fingerprint, read_manifest, versions
+    from tympan.training.manifest import NAME, file_fingerprint, read_manifest, versions
 
     if not (options.exp_dir / NAME).is_file():
         raise UserError(f"{options.exp_dir} has no {NAME}: it is no directory of a run trained with tympan")

@@ -2,9 +2,9 @@
 
 from tympan.config.option import argument, option
 from tympan.config.parse import dump_config, parse_args
+from tympan.config.read import load_training_config, parse_training
 from tympan.config.registry import Registry
 from tympan.config.resolve import Conflict
-from tympan.config.training import load_training_config, parse_training
 
 __all__ = [
     "Conflict",

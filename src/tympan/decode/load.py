@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.decode.lexicon_search import LexiconSearch, load_lexicon_search
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.settings import DecodeSettings

@@ -152,7 +152,7 @@ def _language_models(options: RecipeOptions) -> dict[str, Path]:
 
 
 def _average(options: RecipeOptions, directory: Path, model: Path) -> None:
-    from tympan.train.nbest import average, save_weights
+    from tympan.training.nbest import average, save_weights
 
     if options.average == "best":
         ready = sorted(

@@ -6,7 +6,7 @@ import os
 import sys
 
 from tympan.config.registry import Registry, is_import
-from tympan.train.task import AnyTask, Finding, Task, Tokens, train_command
+from tympan.training.task import AnyTask, Finding, Task, Tokens, train_command
 
 __all__ = ["TASKS", "Finding", "Task", "Tokens", "find_task", "train_command"]
 

@@ -15,7 +15,7 @@ from tympan.tasks.speech import (
     without_normalization,
 )
 from tympan.tasks.text import complete_text, empty_texts, tokens_of
-from tympan.train.task import Finding, Task, Tokens
+from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
     from torch import nn

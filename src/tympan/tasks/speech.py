@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tympan.config.model import SpeechTrainConfig
 from tympan.errors import UserError
-from tympan.train.task import Finding
+from tympan.training.task import Finding
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tympan.config.st import StTrainConfig
 from tympan.tasks.speech import speech_files, speech_preprocess, speech_rate, without_normalization
 from tympan.tasks.text import complete_text, empty_texts, tokens_of
-from tympan.train.task import Finding, Task, Tokens
+from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
     from torch import nn

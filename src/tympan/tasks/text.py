@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tympan.config.text import TextConfig
 from tympan.errors import UserError
-from tympan.train.task import Finding, Tokens
+from tympan.training.task import Finding, Tokens
 
 if TYPE_CHECKING:
     from tympan.data.batch import Batches

@@ -13,14 +13,14 @@ import torch
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
-from tympan.config.training import parse_training
+from tympan.config.read import parse_training
 from tympan.data.shapes import write_shapes
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
 from tympan.tasks.asr import AsrTask
 from tympan.tasks.lm import LmTask
-from tympan.train.data import TrainingData, build_data, build_plain_data
-from tympan.train.task import check_data_names
+from tympan.training.data import TrainingData, build_data, build_plain_data
+from tympan.training.task import check_data_names
 
 IDS = [f"spk-{number}" for number in range(7)]
 FRAMES = [4000 + 700 * number for number in range(7)]

@@ -9,8 +9,8 @@ import torch
 from torch.optim import lr_scheduler
 
 from tympan.errors import UserError
-from tympan.train import schedulers
-from tympan.train.schedulers import moments
+from tympan.training import schedulers
+from tympan.training.schedulers import moments
 
 
 def rates(build, steps: int, *, lr: float = 0.5) -> list[float]:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
+from tympan.config.read import parse_training
 from tympan.config.train import TrainConfig
-from tympan.config.training import parse_training
 from tympan.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def train_command(task: AnyTask, argv: Sequence[str] | None = None, *, prog: str
     """Parse the options of a task and train."""
     description = (type(task).__doc__ or "").partition("\n")[0]
     config = parse_training(task.config_class, argv, prog=prog or f"tympan train {task.name}", description=description)
-    from tympan.train.session import run_training
+    from tympan.training.session import run_training
 
     return run_training(task, config, argv=argv)
 

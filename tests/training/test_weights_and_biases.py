@@ -12,8 +12,8 @@ from tiny import MemoryBatches, tiny_trainer
 
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
-from tympan.train.reporter import EpochReporter, Reporter
-from tympan.train.watchers import WeightsAndBiases
+from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.watchers import WeightsAndBiases
 
 
 class FakeRun:

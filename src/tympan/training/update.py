@@ -20,8 +20,8 @@ from tympan.runtime.comm import Comm
 from tympan.runtime.parallel import Parallel
 from tympan.runtime.precision import MasterWeights, Precision, Scaler
 from tympan.runtime.seed import seed_step
-from tympan.train.reporter import EpochReporter
-from tympan.train.schedulers import moments
+from tympan.training.reporter import EpochReporter
+from tympan.training.schedulers import moments
 
 READ_EVERY = 16
 """Updates between looks at whether they were finite, where looking would make the host wait for the device."""

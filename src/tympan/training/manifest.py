@@ -19,9 +19,9 @@ from torch import Tensor
 import tympan
 from tympan.config.train import TrainConfig
 from tympan.runtime.atomic import atomic_write
-from tympan.train.reporter import Reporter
-from tympan.train.task import AnyTask, data_of
-from tympan.train.writer import ExperimentWriter
+from tympan.training.reporter import Reporter
+from tympan.training.task import AnyTask, data_of
+from tympan.training.writer import ExperimentWriter
 
 NAME = "manifest.json"
 PACKAGES = ("torch", "torch-npu", "numpy", "soundfile", "soxr", "kaldi-native-fbank", "sentencepiece", "safetensors")

@@ -9,7 +9,7 @@ import torch
 
 from tympan.models.loss import PERPLEXITY, Stat
 from tympan.runtime.comm import Solo
-from tympan.train.reporter import EpochReporter
+from tympan.training.reporter import EpochReporter
 
 
 def test_perplexity_is_of_all_tokens_and_not_a_mean_of_perplexities() -> None:

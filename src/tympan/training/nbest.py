@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tympan.train.checkpoint import save_tensors
-from tympan.train.reporter import Reporter
+from tympan.training.checkpoint import save_tensors
+from tympan.training.reporter import Reporter
 
 Criterion = tuple[str, str, str]
 """(phase, name, min|max), e.g. ("valid", "acc", "max")."""

@@ -13,11 +13,11 @@ from tympan.config.train import LoopOptions
 from tympan.data.batch import Batch, Batches
 from tympan.runtime.comm import Comm
 from tympan.runtime.seed import seed_step, set_all_seeds
-from tympan.train.checkpoint import Position
-from tympan.train.reporter import EpochReporter, Reporter
-from tympan.train.schedulers import moments
-from tympan.train.update import Updater, counts_of, stats_of
-from tympan.train.writer import Writer
+from tympan.training.checkpoint import Position
+from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.schedulers import moments
+from tympan.training.update import Updater, counts_of, stats_of
+from tympan.training.writer import Writer
 
 
 class Stopped(Exception):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tympan.train.nbest import average_nbest, remove_others, save_weights
+from tympan.training.nbest import average_nbest, remove_others, save_weights
 
 
 class Ranked:

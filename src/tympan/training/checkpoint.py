@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
-from tympan.train.reporter import Reporter
+from tympan.training.reporter import Reporter
 
 NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"

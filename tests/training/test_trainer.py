@@ -12,8 +12,8 @@ from tiny import IDENTITY, MemoryBatches, tiny_trainer, tiny_updater, weights
 
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
-from tympan.train.checkpoint import load_checkpoint
-from tympan.train.reporter import EpochReporter
+from tympan.training.checkpoint import load_checkpoint
+from tympan.training.reporter import EpochReporter
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:

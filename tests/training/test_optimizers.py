@@ -13,10 +13,10 @@ from torch import nn
 from tympan.config.choices import OPTIMIZERS
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
-from tympan.train.init_param import init_from
-from tympan.train.optimizers import build_optimizer, freeze, names_without_decay
-from tympan.train.reporter import EpochReporter
-from tympan.train.update import add_gradient_noise, trainable
+from tympan.training.init_param import init_from
+from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.training.reporter import EpochReporter
+from tympan.training.update import add_gradient_noise, trainable
 
 
 @pytest.mark.parametrize("name", sorted(set(OPTIMIZERS.names()) - {"sparseadam", "muon"}))

@@ -15,7 +15,7 @@ from tympan.data.batch import Batch, Batches, tensors_for
 from tympan.data.shapes import write_shapes
 from tympan.models.abilities import CollectsFeatures
 from tympan.runtime.atomic import atomic_write
-from tympan.train.task import Tokens
+from tympan.training.task import Tokens
 
 
 @torch.no_grad()

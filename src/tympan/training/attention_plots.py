@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from tympan.data.batch import Batch, tensors_for
 from tympan.models.abilities import PlotsAttention
 from tympan.runtime.atomic import atomic_write
-from tympan.train.curves import Quiet
-from tympan.train.reporter import Reporter
+from tympan.training.curves import Quiet
+from tympan.training.reporter import Reporter
 
 SMALLEST = 240
 """Pixels of the longer side at the least: short attention is enlarged."""

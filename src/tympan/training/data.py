@@ -16,7 +16,7 @@ from tympan.data.loader import EpochBatches
 from tympan.data.preprocess import Preprocessor
 from tympan.data.shapes import Shapes, read_shapes
 from tympan.runtime.comm import Comm
-from tympan.train.task import AnyTask, Tokens
+from tympan.training.task import AnyTask, Tokens
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from tympan.config.command_line import read_command_line
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
 from tympan.config.parse import dump_config, read_layer
+from tympan.config.read import RULES
 from tympan.config.train import TrainConfig
-from tympan.config.training import RULES
 from tympan.errors import UserError
 from tympan.models.abilities import Recomputes
 from tympan.runtime.atomic import atomic_write
@@ -40,19 +40,19 @@ from tympan.runtime.precision import MasterWeights, Precision, choose_precision
 from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
 from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
-from tympan.train.checkpoint import Identity, load_checkpoint, report_changes, set_aside
-from tympan.train.collect_stats import collect_stats
-from tympan.train.data import TrainingData, build_data, build_plain_data
-from tympan.train.init_param import init_from
-from tympan.train.manifest import RecordingWriter, make_manifest, write_manifest
-from tympan.train.optimizers import build_optimizer, freeze, names_without_decay
-from tympan.train.preflight import check_run
-from tympan.train.schedulers import build_scheduler
-from tympan.train.task import AnyTask, check_data_names, start_command
-from tympan.train.trainer import Stopped, Trainer
-from tympan.train.update import Updater, trainable
-from tympan.train.watchers import build_watchers
-from tympan.train.writer import SilentWriter, Writer
+from tympan.training.checkpoint import Identity, load_checkpoint, report_changes, set_aside
+from tympan.training.collect_stats import collect_stats
+from tympan.training.data import TrainingData, build_data, build_plain_data
+from tympan.training.init_param import init_from
+from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
+from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.training.preflight import check_run
+from tympan.training.schedulers import build_scheduler
+from tympan.training.task import AnyTask, check_data_names, start_command
+from tympan.training.trainer import Stopped, Trainer
+from tympan.training.update import Updater, trainable
+from tympan.training.watchers import build_watchers
+from tympan.training.writer import SilentWriter, Writer
 
 
 def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | None = None) -> int:

@@ -16,11 +16,11 @@ from tympan.runtime.comm import Comm, Solo
 from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, choose_precision
 from tympan.runtime.seed import set_all_seeds
-from tympan.train.checkpoint import Identity
-from tympan.train.optimizers import build_optimizer
-from tympan.train.trainer import Trainer
-from tympan.train.update import Updater, trainable
-from tympan.train.writer import ExperimentWriter
+from tympan.training.checkpoint import Identity
+from tympan.training.optimizers import build_optimizer
+from tympan.training.trainer import Trainer
+from tympan.training.update import Updater, trainable
+from tympan.training.writer import ExperimentWriter
 
 
 class TinyModel(nn.Module):

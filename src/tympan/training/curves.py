@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from tympan.runtime.atomic import atomic_write
-from tympan.train.reporter import EpochReporter, Reporter
+from tympan.training.reporter import EpochReporter, Reporter
 
 MAX_SHARE = 0.02
 """Of the time, for drawing: of epochs of 15 s it was an eighth."""

@@ -14,7 +14,7 @@ from tympan.data.batch import Batch
 from tympan.errors import UserError
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.parallel import ParallelOptions
-from tympan.train.reporter import EpochReporter
+from tympan.training.reporter import EpochReporter
 
 SIZES = [5, 3, 1, 4, 2, 6, 1, 8, 2, 4]
 

@@ -11,9 +11,9 @@ from tiny import MemoryBatches, tiny_trainer, tiny_updater
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
 from tympan.errors import UserError
-from tympan.train.optimizers import build_optimizer
-from tympan.train.preflight import check_run
-from tympan.train.schedulers import build_scheduler
+from tympan.training.optimizers import build_optimizer
+from tympan.training.preflight import check_run
+from tympan.training.schedulers import build_scheduler
 
 
 def test_a_plateau_scheduler_needs_its_criterion(tmp_path: Path) -> None:

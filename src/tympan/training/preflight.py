@@ -8,8 +8,8 @@ import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
 from tympan.errors import UserError
-from tympan.train.schedulers import moments
-from tympan.train.trainer import Trainer
+from tympan.training.schedulers import moments
+from tympan.training.trainer import Trainer
 
 
 def check_run(trainer: Trainer) -> None:

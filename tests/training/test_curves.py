@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from tympan.train import curves
+from tympan.training import curves
 
 
 def test_short_epochs_wait_and_the_end_shows_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

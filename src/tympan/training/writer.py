@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from tympan.train.checkpoint import Identity, save_checkpoint
-from tympan.train.nbest import Criterion, average_nbest, link_best, remove_others, save_weights
-from tympan.train.reporter import EpochReporter, Reporter
+from tympan.training.checkpoint import Identity, save_checkpoint
+from tympan.training.nbest import Criterion, average_nbest, link_best, remove_others, save_weights
+from tympan.training.reporter import EpochReporter, Reporter
 
 
 class Watcher(Protocol):

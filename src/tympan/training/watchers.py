@@ -19,10 +19,10 @@ from tympan.config.train import TrainConfig
 from tympan.data.batch import Batches
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
-from tympan.train.attention_plots import AttentionPlots
-from tympan.train.curves import Curves, Quiet, TensorBoard
-from tympan.train.reporter import EpochReporter, Reporter
-from tympan.train.writer import Watcher
+from tympan.training.attention_plots import AttentionPlots
+from tympan.training.curves import Curves, Quiet, TensorBoard
+from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.writer import Watcher
 
 FRAMES_PER_SECOND = 100.0
 """Of stored features: the frame shift of Kaldi and of every recipe here is 10 ms."""

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tympan.errors import UserError
-from tympan.train.checkpoint import (
+from tympan.training.checkpoint import (
     NAME,
     Identity,
     changed_options,

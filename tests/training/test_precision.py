@@ -13,8 +13,8 @@ from tiny import IDENTITY, MemoryBatches, tiny_trainer, tiny_updater, weights
 from tympan.errors import UserError
 from tympan.runtime.comm import Solo
 from tympan.runtime.precision import choose_precision
-from tympan.train.checkpoint import load_checkpoint
-from tympan.train.reporter import EpochReporter
+from tympan.training.checkpoint import load_checkpoint
+from tympan.training.reporter import EpochReporter
 
 
 @pytest.fixture(autouse=True)

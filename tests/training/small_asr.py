@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tympan.config.asr import AsrTrainConfig
-from tympan.config.training import parse_training
+from tympan.config.read import parse_training
 from tympan.data.batch import Batch
 from tympan.models.build import build_asr_model
 from tympan.models.hybrid import HybridModel
