@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,6 +34,15 @@ def parse_training(
     """The options of a training command, checked as far as they can be without reading data."""
     rules = dataclasses.replace(RULES, check=schema.conflicts)
     return parse_args(schema, argv, prog=prog, description=description, rules=rules)
+
+
+def make_training_config(
+    schema: type[Config], files: Sequence[str | Path] = (), options: Mapping[str, Any] | None = None
+) -> Config:
+    """The same from Python: files from left to right, then options by name. Mistakes are one UserError."""
+    layers = [read_layer(Path(path), RULES) for path in files]
+    layers.append(Layer(dict(options or {}), ".".join))
+    return resolve(schema, layers, rules=dataclasses.replace(RULES, check=schema.conflicts))
 
 
 def load_training_config(schema: type[Config], path: str | Path, *, allow_import: bool = False) -> Config:
