@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tarfile
 from collections.abc import Mapping
@@ -152,6 +153,33 @@ def test_a_corpus_of_a_module_needs_no_registration(tmp_path: Path, monkeypatch:
     with pytest.raises(UserError, match=r"corpus 'my_beeps:ODD': `defaults` has 'tokens', which is no option"):
         parse_options(["my_beeps:ODD"])
     sys.modules.pop("my_beeps")
+
+
+def test_the_tutorials_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module on the page, on an archive with the layout of the real one."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "Corpus(" in block]
+    (tmp_path / "yesno.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    Path("waves_yesno").mkdir()
+    Path("conf").mkdir()
+    Path("conf", "fbank.conf").write_text("--sample-frequency=8000\n--num-mel-bins=20\n")
+    for name in ("0_0_1_0", "0_1_1_1", "1_0_0_1"):
+        soundfile.write(Path("waves_yesno", f"{name}.wav"), np.random.default_rng(0).normal(0, 0.1, 4000), 8000)
+    with tarfile.open("waves_yesno.tar.gz", "w:gz") as tar:
+        tar.add("waves_yesno")
+    arguments = ["yesno:YESNO", "--data_url", str(tmp_path), "--stage", "-1", "--stop_stage", "2", "--speeds", "1.0"]
+    assert main(arguments) == 0
+    sets = {name: DataDir.read(Path("data", name)) for name in ("train", "dev", "test")}
+    assert {name: one.text for name, one in sets.items()} == {
+        "train": {"0_0_1_0": "NO NO YES NO"},
+        "dev": {"0_1_1_1": "NO YES YES YES"},
+        "test": {"1_0_0_1": "YES NO NO YES"},
+    }
+    assert sets["test"].utt2spk == {"1_0_0_1": "speaker1"}
+    assert Path("data/lang_word/tokens.txt").read_text().split() == ["<blank>", "<unk>", "NO", "YES", "<sos/eos>"]
+    sys.modules.pop("yesno")
 
 
 def test_archive_of_another_name(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
