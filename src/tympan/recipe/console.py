@@ -1,4 +1,4 @@
-"""Running a Tympan command in a process of its own, with its words on the user's console."""
+"""What the user sees on the console: the output of commands, and times and sizes in readable units."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
-    """Run `tympan NAME ARGUMENTS`; what it prints, errors too, goes straight to the console.
+    """Run `tympan NAME ARGUMENTS` in a process of its own; its output and its errors go straight to the console.
 
-    SIGTERM is handed on, so that training can save itself, and a command does not outlive a recipe that was killed.
+    SIGTERM is passed on, so that training can save itself, and a command does not outlive a recipe that was killed.
     """
     shown = f"tympan {name} {shlex.join(arguments)}"
     print(f"    $ {shown}", flush=True)
@@ -43,19 +43,44 @@ def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str
         raise UserError(_what_happened(name, shown, code))
 
 
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def in_words(seconds: float) -> str:
+    """`4.2 s`, `3 min 20 s`, `5 h 12 min`, `9 d 4 h`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def in_bytes(count: float) -> str:
+    """`812 B`, `40 kB`, `3 MB`, `15.6 GB`."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
 def _what_happened(name: str, shown: str, code: int) -> str:
     again = "Run the same recipe command again: it continues from there."
     if code == -signal.SIGKILL:
         return (
-            f"{name} was killed (signal 9). Nobody but the system does that unasked: memory ran out. Use a smaller "
-            "batch (--asr_args '--batch_size ...' or '--batch_bins ...'), fewer processes (--nj), or free memory. "
+            f"{name} was killed (signal 9), usually because the system ran out of memory. Use a smaller batch "
+            "(--asr_args '--batch_size ...' or '--batch_bins ...'), fewer processes (--nj), or free memory. "
             f"{again}"
         )
     if code < 0:
         return f"{name} was ended by {signal.Signals(-code).name}. {again}"
     if code == 2:
-        return f"{name} could not go on; its message is above. The command was: {shown}"
-    return f"{name} ended with code {code}; what it said is above. {again}"
+        return f"{name} could not continue; its message is above. The command was: {shown}"
+    return f"{name} ended with code {code}; its output is above. {again}"
 
 
 def _end_with_parent() -> None:
