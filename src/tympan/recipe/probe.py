@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tympan.decode.lexicon_search import LexiconSearch
     from tympan.decode.settings import DecodeSettings
-    from tympan.models.asr import AsrModel
+    from tympan.models.hybrid import HybridModel
 
 SAMPLE_S = 5.0
 """Length of the utterances that are trained on and decoded."""
@@ -106,7 +106,7 @@ def _time_updates(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], dev
 
 
 def _time_decoding(
-    model: AsrModel,
+    model: HybridModel,
     lm: torch.nn.Module | None,
     settings: DecodeSettings,
     tokens: Sequence[str],
