@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from tympan.errors import UserError
@@ -96,9 +95,10 @@ def _reference_texts(name: str, given: Sequence[str] | str) -> list[str]:
 
 def _import_metrics() -> Any:
     try:
-        return import_module("sacrebleu.metrics")
+        from sacrebleu import metrics
     except ImportError:
         raise UserError("BLEU and chrF need the package sacrebleu: pip install 'tympan[st]'") from None
+    return metrics
 
 
 def _build_bleu(metrics: Any, *, lowercase: bool, tokenize: str, effective_order: bool = False) -> Any:
