@@ -77,6 +77,6 @@ def test_mistakes_are_named() -> None:
 
 
 def test_without_sacrebleu_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
     with pytest.raises(UserError, match=r"pip install 'tympan\[st\]'"):
         score_translation(REFERENCES, REFERENCES)
