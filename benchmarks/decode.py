@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         loaded = random_model(Path(folder))
         for ngram_weight in (0.0, 0.3):
             print(f"\n{'with the 4-gram at 0.3' if ngram_weight else 'without n-gram'}, {options.threads} threads")
-            ngram = load_ngram(options.ngram_file, loaded, Path(folder)) if ngram_weight else None
+            ngram = find_ngram(options.ngram_file, loaded, Path(folder)) if ngram_weight else None
             print("| batch | RTF | encoder | decoder | lm | ctc | ngram | rest of the search |\n|" + "---|" * 8)
             for batch_size in map(int, options.batches.split(",")):
                 runs = [measure(loaded, ngram, ngram_weight, audio, batch_size, clock) for _ in range(options.repeats)]
@@ -84,27 +84,32 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def measure(
-    loaded: Any, ngram: Any, ngram_weight: float, audio: list[np.ndarray], batch_size: int, clock: Callable[[], float]
+    loaded: Any,
+    ngram: Path | None,
+    ngram_weight: float,
+    audio: list[np.ndarray],
+    batch_size: int,
+    clock: Callable[[], float],
 ) -> dict[str, float]:
     """Seconds of each part, for all the audio."""
     import dataclasses
 
-    from tympan.decode.plan import plan_by_length
+    from tympan.decode.options import DecodeOptions
     from tympan.decode.recognizer import Recognizer
-    from tympan.decode.settings import DecodeSettings
+    from tympan.decode.segments import plan_by_length
 
-    settings = DecodeSettings(
+    settings = DecodeOptions(
         beam_size=10, ctc_weight=0.5, lm_weight=0.7, ngram_weight=ngram_weight, maxlenratio=-20, nbest=1
     )
-    recognizer = Recognizer(dataclasses.replace(loaded, ngram=ngram), settings)
+    recognizer = Recognizer(dataclasses.replace(loaded, ngram_file=ngram), settings)
     watch = Stopwatch(clock)
     recognizer.encode = watch.timed("encoder", recognizer.encode)  # type: ignore[method-assign]
-    for name, item in {**recognizer.searcher.full, **recognizer.searcher.partial}.items():
+    for name, item in {**recognizer.search.beam.full, **recognizer.search.beam.partial}.items():
         item.scorer.step = watch.timed(name, type(item.scorer).step.__get__(item.scorer))
     decode = watch.timed("all", recognizer.decode)
     lengths = [len(samples) / 16000 for samples in audio]
     for batch in plan_by_length(lengths, batch_size=batch_size, max_total=1e9):
-        decode([audio[place] for place in batch])
+        decode([audio[index] for index in batch])
     return watch.seconds
 
 
@@ -145,10 +150,8 @@ def random_model(folder: Path) -> Any:
     )
 
 
-def load_ngram(path: Path | None, loaded: Any, folder: Path) -> Any:
+def find_ngram(path: Path | None, loaded: Any, folder: Path) -> Path:
     """The given 4-gram, or one of text drawn at random (Zipf's law, like characters)."""
-    from tympan.decode.ngram_scorer import load_ngram_scorer
-
     tokens = loaded.codec.vocabulary.tokens
     if path is None:
         from tympan.bin.ngram_train import main as ngram_train
@@ -158,7 +161,7 @@ def load_ngram(path: Path | None, loaded: Any, folder: Path) -> Any:
         text, path = folder / "text", folder / "4gram.arpa"
         text.write_text("".join(" ".join(tokens[i] for i in row) + "\n" for row in ids), encoding="utf-8")
         ngram_train([str(text), "--order", "4", "--discount_fallback", "0.5", "1", "1.5", "--arpa", str(path)])
-    return load_ngram_scorer(path, tokens, eos=None, device=loaded.device)
+    return path
 
 
 if __name__ == "__main__":

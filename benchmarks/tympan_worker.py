@@ -20,8 +20,8 @@ from tympan.config import load_training_config
 from tympan.config.asr import AsrTrainConfig
 from tympan.decode.load import load_model
 from tympan.decode.model_files import ModelFiles
-from tympan.decode.recognizer import BatchLimits, Recognizer
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.options import BatchLimits, DecodeOptions
+from tympan.decode.recognizer import Recognizer
 from tympan.models.build import build_asr_model
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.training.optimizers import build_optimizer
@@ -68,14 +68,14 @@ def train_step(directory: Path, steps: str = "5") -> dict:
 def decode(directory: Path, batch_size: str = "1", share: str = "0/1") -> dict:
     """Real-time factor of the batched joint search, and the hypotheses."""
     keep_freed_memory()  # as asr_inference does
-    settings = DecodeSettings(**yaml.safe_load((directory / "decode.yaml").read_text(encoding="utf-8")))
+    settings = DecodeOptions(**yaml.safe_load((directory / "decode.yaml").read_text(encoding="utf-8")))
     files = ModelFiles(
         asr_train_config=directory / "asr.yaml",
         asr_model_file=directory / "asr.pth",
         lm_train_config=directory / "lm.yaml",
         lm_file=directory / "lm.pth",
     )
-    loaded = load_model(files, settings, device=torch.device("cpu"), dtype="float32")
+    loaded = load_model(files, device=torch.device("cpu"), dtype="float32")
     recognise = Recognizer(loaded, settings, limits=BatchLimits(batch_size=int(batch_size)))
     audio = my_utterances(directory, share)
     list(recognise.recognize(list(audio.values())))  # a first pass warms up; a decode is thousands of them

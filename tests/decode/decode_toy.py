@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tympan.decode.scorer import Encoded
+from tympan.decode.search import Encoded
 from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 
 

@@ -15,8 +15,8 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.read import load_training_config
 from tympan.decode.load import LoadedModel
-from tympan.decode.recognizer import BatchLimits, Recognizer
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.options import BatchLimits, DecodeOptions
+from tympan.decode.recognizer import Recognizer
 from tympan.decode.speech_input import speech_input
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
@@ -96,7 +96,7 @@ CASES = [
 def test_any_company(
     tmp_path: Path, audio: list[np.ndarray], model: str, lm: str, search: Any, maxlenratio: float, dtype: torch.dtype
 ) -> None:
-    settings = DecodeSettings(
+    settings = DecodeOptions(
         search=search, beam_size=5, nbest=3, ctc_weight=0.4, lm_weight=0.5, penalty=0.1, maxlenratio=maxlenratio
     )
     if model == "ctc":
@@ -117,14 +117,14 @@ def test_any_company(
 def test_digital_silence_is_not_decoded(
     tmp_path: Path, audio: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = DecodeSettings(beam_size=3, lm_weight=0.5, maxlenratio=-4)
+    settings = DecodeOptions(beam_size=3, lm_weight=0.5, maxlenratio=-4)
     loaded = random_model(tmp_path, "transformer", "rnn", torch.float32)
     recognizer = Recognizer(loaded, settings, limits=BatchLimits(max_piece_s=1.0))
     silence = np.zeros(8000, dtype=np.float32)
     alone = recognizer.decode([audio[0]])[0][0]
     decoded: list[int] = []
-    decode = recognizer.decode
-    monkeypatch.setattr(recognizer, "decode", lambda inputs: decoded.extend(map(len, inputs)) or decode(inputs))
+    encode = recognizer.encode
+    monkeypatch.setattr(recognizer, "encode", lambda inputs: decoded.extend(map(len, inputs)) or encode(inputs))
     found = dict(recognizer.recognize([silence, audio[0], np.zeros(64000, dtype=np.float32)]))
     assert decoded == [len(audio[0])]
     assert found[1][0].text == alone.text
@@ -135,13 +135,13 @@ def test_digital_silence_is_not_decoded(
 def test_weights_that_are_no_numbers_are_told(tmp_path: Path, audio: list[np.ndarray]) -> None:
     loaded = random_model(tmp_path, "transformer", "rnn", torch.float32)
     loaded.model.decoder.output_layer.bias.data.fill_(float("nan"))
-    recognizer = Recognizer(loaded, DecodeSettings(beam_size=3, maxlenratio=-3))
+    recognizer = Recognizer(loaded, DecodeOptions(beam_size=3, maxlenratio=-3))
     with pytest.raises(UserError, match="not finite"):
         recognizer.decode([audio[0]])
 
 
 def test_without_a_decoder_the_language_model_does_not_choose_the_candidates(tmp_path: Path) -> None:
-    settings = DecodeSettings(beam_size=3, ctc_weight=0.4, lm_weight=0.2)
+    settings = DecodeOptions(beam_size=3, ctc_weight=0.4, lm_weight=0.2)
     for model, is_pruned in (("ctc", False), ("transformer", True)):
         loaded = random_model(tmp_path, model, "transformer", torch.float32)
-        assert Recognizer(loaded, settings).searcher._joint().has_pre_beam is is_pruned
+        assert Recognizer(loaded, settings).search.beam.has_pre_beam is is_pruned

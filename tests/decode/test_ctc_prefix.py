@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tympan.decode.ctc_prefix import CtcPrefixScorer
-from tympan.decode.scorer import Encoded
+from tympan.decode.search import Encoded
 
 BLANK, EOS = 0, 5
 

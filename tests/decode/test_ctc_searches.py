@@ -10,14 +10,11 @@ import pytest
 import torch
 from decode_toy import ToyScorer, toy_batch
 
-from tympan.decode.alignment import align_tokens
-from tympan.decode.ctc_beam import ctc_prefix_beam_search
-from tympan.decode.ctc_greedy import ctc_greedy
-from tympan.decode.ended import Ended
-from tympan.decode.pieces_alignment import align_pieces
-from tympan.decode.rescore import rescore
-from tympan.decode.scorer import Encoded
-from tympan.decode.search import Weighted
+from tympan.decode.alignment import align_segments, align_tokens
+from tympan.decode.beam_search import Weighted
+from tympan.decode.ctc_search import CtcPrefixSearch, GreedySearch
+from tympan.decode.joint import rescore
+from tympan.decode.search import Encoded, Ended, run_search
 
 VOCAB = 4
 
@@ -38,7 +35,7 @@ def all_paths(log_probs: torch.Tensor) -> list[tuple[tuple[int, ...], float]]:
 @pytest.mark.parametrize("seed", range(4))
 def test_prefix_search_with_a_wide_beam_is_exact(seed: int, vocab: int) -> None:
     batch = toy_batch([4, 3, 5], vocab=vocab, seed=seed)
-    for row, found in enumerate(ctc_prefix_beam_search(batch, beam_size=400, blank_id=0)):
+    for row, found in enumerate(run_search(CtcPrefixSearch(beam_size=400, blank_id=0), batch)):
         totals: defaultdict[tuple[int, ...], float] = defaultdict(float)
         for path, score in all_paths(batch.log_probs[row, : batch.lengths[row]]):
             totals[collapse(path)] += np.exp(score)
@@ -49,17 +46,17 @@ def test_prefix_search_with_a_wide_beam_is_exact(seed: int, vocab: int) -> None:
 
 def test_prefix_search_with_a_narrow_beam_does_not_depend_on_company() -> None:
     batch = toy_batch([40, 11, 25], vocab=30, seed=1)
-    together = ctc_prefix_beam_search(batch, beam_size=6, blank_id=0)
+    together = run_search(CtcPrefixSearch(beam_size=6, blank_id=0), batch)
     for row in range(3):
         assert len(together[row]) == 6
-        (alone,) = ctc_prefix_beam_search(batch.select(torch.tensor([row])), beam_size=6, blank_id=0)
+        (alone,) = run_search(CtcPrefixSearch(beam_size=6, blank_id=0), batch.select(torch.tensor([row])))
         assert [h.token_ids for h in together[row]] == [h.token_ids for h in alone]
         assert len({h.token_ids for h in alone}) == 6
 
 
 def test_greedy_is_the_best_path() -> None:
     batch = toy_batch([5, 3], vocab=VOCAB, seed=2)
-    for row, (best,) in enumerate(ctc_greedy(batch, blank_id=0)):
+    for row, (best,) in enumerate(run_search(GreedySearch(blank_id=0), batch)):
         path, score = max(all_paths(batch.log_probs[row, : batch.lengths[row]]), key=lambda item: item[1])
         assert best.token_ids == collapse(path)
         assert best.score == pytest.approx(score)
@@ -91,7 +88,7 @@ def test_alignment_in_blocks_and_pieces_is_the_same(monkeypatch: pytest.MonkeyPa
         (start_s, Encoded(batch.memory[:, frames], torch.tensor([20]), batch.log_probs[:, frames]))
         for start_s, frames in ((0.0, slice(0, 20)), (10.0, slice(20, 40)))
     ]
-    found = align_pieces(iter(parts), text, blank_id=0, frame_shift_s=0.04)
+    found = align_segments(iter(parts), text, blank_id=0, frame_shift_s=0.04)
     assert found.aligned == whole
     for (start_s, end_s), token in zip(found.times, whole.tokens, strict=True):
         assert start_s == pytest.approx(token.start * 0.04 if token.start < 20 else 10 + (token.start - 20) * 0.04)

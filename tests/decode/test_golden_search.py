@@ -12,16 +12,14 @@ import torch
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import load_training_config
 from tympan.data.audio import read_audio
+from tympan.decode.beam_search import BeamSearch, LengthLimits, Weighted
 from tympan.decode.ctc_prefix import CtcPrefixScorer
-from tympan.decode.ended import Ended
-from tympan.decode.limits import LengthLimits
 from tympan.decode.load import load_model
 from tympan.decode.model_files import ModelFiles
+from tympan.decode.options import DecodeOptions
 from tympan.decode.recognizer import Recognizer
-from tympan.decode.scorer import Encoded
-from tympan.decode.scorers import AttentionScorer, LengthBonus
-from tympan.decode.search import BeamSearch, Weighted
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.scorer import AttentionScorer, LengthBonus
+from tympan.decode.search import Encoded, Ended, run_search
 from tympan.models.build import build_asr_model
 from tympan.models.weights import load_weights
 
@@ -84,7 +82,7 @@ def test_an_ngram_gives_espnet2s_nbest(golden: Path, form: str) -> None:
     expected = json.loads((golden / "espnet2" / "conformer_ngram" / "expected.json").read_text())
     utterances = list(expected["nbest"][form])
     search, weights = expected["search"], expected["search"]["weights"]
-    settings = DecodeSettings(
+    settings = DecodeOptions(
         beam_size=search["beam_size"],
         nbest=search["beam_size"],
         ctc_weight=weights["ctc"],
@@ -99,8 +97,8 @@ def test_an_ngram_gives_espnet2s_nbest(golden: Path, form: str) -> None:
         folder / "model.pth",
         ngram_file=golden / "espnet2" / "conformer_ngram" / "4gram.arpa",
     )
-    recognizer = Recognizer(load_model(files, settings), settings)
-    found = recognizer.searcher(encode(recognizer.loaded.model, golden, utterances))
+    recognizer = Recognizer(load_model(files), settings)
+    found = run_search(recognizer.search, encode(recognizer.loaded.model, golden, utterances))
     for utterance, hypotheses in zip(utterances, found, strict=True):
         assert_nbest(hypotheses, expected["nbest"][form][utterance])
 
@@ -119,9 +117,9 @@ def an4_expected(golden: Path) -> dict[str, Any]:
     return expected
 
 
-def an4_settings(expected: dict[str, Any]) -> DecodeSettings:
+def an4_settings(expected: dict[str, Any]) -> DecodeOptions:
     names = ("beam_size", "nbest", "ctc_weight", "lm_weight", "penalty", "maxlenratio", "minlenratio")
-    return DecodeSettings(**{name: expected["settings"][name] for name in names})
+    return DecodeOptions(**{name: expected["settings"][name] for name in names})
 
 
 def read_an4(golden: Path, expected: dict[str, Any]) -> list[Any]:
@@ -134,15 +132,15 @@ def test_a_trained_model_with_an_lm_gives_espnet2s_nbest(
 ) -> None:
     """Searches that end by end detection, all utterances in one batch."""
     settings = an4_settings(an4_expected)
-    recognizer = Recognizer(load_model(an4, settings), settings)
-    found = recognizer.searcher(recognizer.encode(read_an4(golden, an4_expected)))
+    recognizer = Recognizer(load_model(an4), settings)
+    found = run_search(recognizer.search, recognizer.encode(read_an4(golden, an4_expected)))
     for hypotheses, expected in zip(found, an4_expected["results"].values(), strict=True):
         assert_nbest(hypotheses[:10], expected["nbest"])
 
 
 def test_float64_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
     settings = an4_settings(an4_expected)
-    recognizer = Recognizer(load_model(an4, settings, dtype="float64"), settings)
+    recognizer = Recognizer(load_model(an4, dtype="float64"), settings)
     samples = read_an4(golden, an4_expected)
     together = recognizer.decode(samples)
     for row in (0, 3):
@@ -154,7 +152,7 @@ def test_float64_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_e
 
 def test_float32_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
     settings = an4_settings(an4_expected)
-    recognizer = Recognizer(load_model(an4, settings), settings)
+    recognizer = Recognizer(load_model(an4), settings)
     samples = read_an4(golden, an4_expected)
     together = recognizer.decode(samples)
     for row in (1, 4):

@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tympan.decode.hub import check_can_publish, download
+from tympan.decode.model_files import check_can_publish, download
 from tympan.errors import UserError
 
 # The package reads its settings when it is imported, so it lives in a process of its own, with the hub.

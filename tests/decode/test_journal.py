@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from tympan.decode.hypothesis import Hypothesis
-from tympan.decode.journal import Journal, Result
-from tympan.decode.origin import origin_of
-from tympan.decode.output_tree import clear_output_tree, write_output_tree
-from tympan.decode.plan import plan_by_length
-from tympan.decode.task import Source
+from tympan.decode.journal import Journal, Result, Utterance, origin_of
+from tympan.decode.output import clear_output_tree, write_output_tree
+from tympan.decode.segments import plan_by_length
 from tympan.errors import UserError
 
 
@@ -109,8 +107,8 @@ def test_the_origin_changes_with_the_recording(tmp_path: Path) -> None:
     for name in ("a.wav", "b.wav"):
         (tmp_path / name).write_bytes(b"xx")
     (tmp_path / "wav.scp").write_text("rec a.wav\n")
-    one = Source("u", "a.wav", "sound", tmp_path)
-    part = Source("u", "rec 0.5 1.5", "segments", tmp_path)
+    one = Utterance("u", "a.wav", "sound", tmp_path)
+    part = Utterance("u", "rec 0.5 1.5", "segments", tmp_path)
     before = [origin_of(source) for source in (one, part)]
     assert before == [origin_of(source) for source in (one, part)]
     (tmp_path / "a.wav").write_bytes(b"xxx")

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
+from tympan.data.kaldi_dir import Segment
+from tympan.decode.hypothesis import Hypothesis, join_hypotheses
 from tympan.decode.lexicon_search import LexiconSearch, load_lexicon_search
-from tympan.decode.scorer import Encoded
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.options import DecodeOptions
+from tympan.decode.search import Encoded, run_search
 from tympan.errors import UserError
 from tympan.text.lexicon import read_lexicon
 from tympan.text.vocabulary import Vocabulary
@@ -49,8 +50,10 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return tmp_path / "lexicon.txt", tmp_path / "2gram.arpa"
 
 
-def search_for(files: tuple[Path, Path], *, weight: float, penalty: float = 0.0, beam_size: int = 200) -> LexiconSearch:
-    settings = DecodeSettings(search="lexicon", beam_size=beam_size, ngram_weight=weight, penalty=penalty)
+def search_for(
+    files: tuple[Path, Path], *, weight: float, penalty: float = 0.0, beam_size: int = 200, nbest: int = 1
+) -> LexiconSearch:
+    settings = DecodeOptions(search="lexicon", beam_size=beam_size, ngram_weight=weight, penalty=penalty, nbest=nbest)
     return load_lexicon_search(read_lexicon(files[0]), TOKENS, files[1], settings, torch.device("cpu"))
 
 
@@ -118,7 +121,7 @@ def every_sentence(files: tuple[Path, Path], log_probs: Tensor, weight: float, p
 def test_it_finds_the_best_sentence_of_all(files: tuple[Path, Path], seed: int, weight: float) -> None:
     encoded = random_log_probs(4, seed=seed)
     assert encoded.log_probs is not None
-    found = search_for(files, weight=weight, penalty=-0.4)(encoded, nbest=5)[0]
+    found = run_search(search_for(files, weight=weight, penalty=-0.4, nbest=5), encoded)[0]
     expected = every_sentence(files, encoded.log_probs[0], weight, -0.4)
     best = max(expected.values())
     assert found[0].score == pytest.approx(best, abs=1e-6)
@@ -129,10 +132,10 @@ def test_it_finds_the_best_sentence_of_all(files: tuple[Path, Path], seed: int, 
 
 def test_company_changes_nothing(files: tuple[Path, Path]) -> None:
     encoded = random_log_probs(9, 4, 7, seed=3)
-    search = search_for(files, weight=0.5, beam_size=30)
-    together = search(encoded, nbest=3)
+    search = search_for(files, weight=0.5, beam_size=30, nbest=3)
+    together = run_search(search, encoded)
     for row in range(3):
-        alone = search(encoded.select(torch.tensor([row])), nbest=3)[0]
+        alone = run_search(search, encoded.select(torch.tensor([row])))[0]
         assert [one.words for one in alone] == [one.words for one in together[row]]
         assert [one.score for one in alone] == pytest.approx([one.score for one in together[row]], abs=1e-12)
 
@@ -141,7 +144,7 @@ def test_a_word_that_breaks_off_is_left_out(files: tuple[Path, Path]) -> None:
     said = torch.tensor([4, 0, 2, 2])  # O, then the beginning of TWO
     logits = torch.full((1, 4, len(TOKENS)), -40.0).scatter(2, said.view(1, 4, 1), 0.0)
     encoded = Encoded(memory=logits, lengths=torch.tensor([4]), log_probs=logits.log_softmax(2))
-    (found,) = search_for(files, weight=0.1, beam_size=1)(encoded)
+    (found,) = run_search(search_for(files, weight=0.1, beam_size=1), encoded)
     assert found[0].words == (("O", 1),)
     assert found[0].token_ids == (4,)
 
@@ -155,21 +158,21 @@ def test_an_ngram_of_other_words_is_named(files: tuple[Path, Path]) -> None:
 def test_scores_that_are_no_numbers_give_no_text(files: tuple[Path, Path]) -> None:
     logits = torch.full((1, 5, len(TOKENS)), float("nan"))
     encoded = Encoded(memory=logits, lengths=torch.tensor([5]), log_probs=logits)
-    assert search_for(files, weight=0.5)(encoded) == [[]]
+    assert run_search(search_for(files, weight=0.5), encoded) == [[]]
 
 
 def test_words_of_several_pieces_are_joined_with_blanks() -> None:
     pieces = [
-        Piece(start, Hypothesis(text, ("T", "UW"), (2, 3), -1.0, {}, words=((text, 2),)))
+        (Segment("", start), Hypothesis(text, ("T", "UW"), (2, 3), -1.0, {}, words=((text, 2),)))
         for start, text in ((0.0, "TWO"), (30.0, "TOO"))
     ]
-    whole = join_pieces(pieces, separator="")
+    whole = join_hypotheses(pieces, separator="")
     assert whole.text == "TWO TOO"
     assert whole.words == (("TWO", 2), ("TOO", 2))
 
 
 def test_a_model_of_other_phones_is_named(files: tuple[Path, Path]) -> None:
-    settings = DecodeSettings(search="lexicon")
+    settings = DecodeOptions(search="lexicon")
     with pytest.raises(UserError, match="trained with another"):
         load_lexicon_search(
             read_lexicon(files[0]),

@@ -13,7 +13,7 @@ import yaml
 
 from tympan.decode.ngram_scorer import NgramFullScorer, NgramPartScorer, load_ngram_scorer
 from tympan.decode.ngram_table import NgramTable
-from tympan.decode.scorer import Encoded
+from tympan.decode.search import Encoded
 from tympan.text.ngram.arpa_reader import read_arpa
 from tympan.text.ngram.model import NgramModel
 

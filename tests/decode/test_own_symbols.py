@@ -53,7 +53,7 @@ def test_own_space_and_unknown_symbols_are_decoded(own_symbols: Path) -> None:
 
 
 def test_own_symbols_are_aligned_and_timed(own_symbols: Path) -> None:
-    from tympan.decode.formats import words_of
+    from tympan.decode.output import words_of
 
     recognizer = Recognizer.from_pretrained(own_symbols)
     aligned = recognizer.align(AUDIO, "AB<laugh> cx")

@@ -9,12 +9,11 @@ import pytest
 import torch
 from decode_toy import ToyScorer, toy_batch
 
+from tympan.decode.beam_search import BeamSearch, LengthLimits, Weighted, is_end_detected, rank
 from tympan.decode.ctc_prefix import CtcPrefixScorer
-from tympan.decode.ended import Ended, is_end_detected, rank
-from tympan.decode.limits import LengthLimits
-from tympan.decode.scorer import Encoded
-from tympan.decode.scorers import LengthBonus
-from tympan.decode.search import BeamSearch, Weighted
+from tympan.decode.joint import JointSearch
+from tympan.decode.scorer import LengthBonus
+from tympan.decode.search import Encoded, Ended, run_search
 
 VOCAB, EOS = 14, 13
 
@@ -184,15 +183,25 @@ def test_end_is_detected_after_three_hopeless_lengths() -> None:
 
 
 def test_a_search_too_large_for_memory_is_done_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
-
-    from tympan.decode import searcher as module
-    from tympan.decode.settings import DecodeSettings
-
-    model = SimpleNamespace(decoder=None, ctc=object(), blank_id=0, sos=EOS, eos=EOS, vocab_size=VOCAB)
-    search = module.Searcher(model, DecodeSettings(beam_size=3, ctc_weight=1.0, maxlenratio=-5))
+    search = JointSearch(searcher(*scorers(seed=2), beam_size=3), LengthLimits(-5))
     encoded = toy_batch([12, 5, 20, 9], vocab=VOCAB, seed=2)
-    whole = search(encoded)
-    monkeypatch.setattr(module, "MAX_SCORES", 2 * 3 * VOCAB)
-    parts = search(encoded)
+    whole = run_search(search, encoded)
+    sizes: list[int] = []
+    beam = search.beam
+    monkeypatch.setattr(search, "beam", Spy(beam, sizes))
+    monkeypatch.setattr("tympan.decode.joint.MAX_SCORES", 2 * 3 * VOCAB)
+    parts = run_search(search, encoded)
+    assert sizes == [2, 2]
     assert [[h.token_ids for h in found] for found in parts] == [[h.token_ids for h in found] for found in whole]
+
+
+class Spy:
+    """A beam search that notes how many utterances it is given."""
+
+    def __init__(self, beam: BeamSearch, sizes: list[int]) -> None:
+        self.beam, self.sizes = beam, sizes
+        self.beam_size, self.vocab_size = beam.beam_size, beam.vocab_size
+
+    def __call__(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
+        self.sizes.append(encoded.utterances)
+        return self.beam(encoded, limits)

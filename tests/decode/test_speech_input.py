@@ -11,13 +11,16 @@ import torch
 from tympan.config.text import TextConfig
 from tympan.data.audio import Audio
 from tympan.decode.load import LoadedModel
+from tympan.decode.options import DecodeOptions
 from tympan.decode.recognizer import Recognizer
-from tympan.decode.settings import DecodeSettings
 from tympan.decode.speech_input import FeatureRecipe, SpeechInput
 from tympan.errors import UserError
 from tympan.features.cmvn import cmvn_stats, write_stats
 from tympan.features.extractor import FeatureOptions, compute_features, save_options
 from tympan.features.fbank import FbankOptions
+from tympan.models.encoder.output import EncoderOutput
+from tympan.models.loss import Loss
+from tympan.models.speech_model import SpeechModel
 from tympan.text.codec import build_codec
 
 SAMPLES = np.random.default_rng(0).normal(0, 0.1, 16000).astype(np.float32)
@@ -44,35 +47,39 @@ def test_features_are_normalised_and_without_chance(recipe: FeatureRecipe) -> No
 class FramesModel(torch.nn.Module):
     """Stands for a model without a frontend: the encoder's output is the features, halved in time."""
 
-    frontend = decoder = None
+    token_list = ("<blank>", "<unk>", *(chr(0x4E00 + i) for i in range(57)), "<sos/eos>")
     sos = eos = vocab_size = 60
     blank_id = 0
-    packs_batches = True
+    searches = ("ctc_greedy",)
+    has_ctc = True
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.ctc = torch.nn.Module()
-        self.ctc.log_softmax = lambda out: out.log_softmax(-1)
+    def forward(self, **tensors: torch.Tensor) -> Loss:
+        raise NotImplementedError
 
     def output_lengths(self, lengths: torch.Tensor) -> torch.Tensor:
         return lengths // 2
 
-    def encode(self, speech: torch.Tensor, lengths: torch.Tensor) -> object:
-        from tympan.models.encoder.output import EncoderOutput
-
+    def encode(self, speech: torch.Tensor, lengths: torch.Tensor) -> EncoderOutput:
         return EncoderOutput(speech[:, 1::2], lengths // 2)
+
+    def ctc_log_posteriors(self, out: torch.Tensor) -> torch.Tensor:
+        return out.log_softmax(-1)
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        self.to(dtype)
 
 
 def recognizer(recipe: FeatureRecipe | None) -> Recognizer:
-    tokens = ["<blank>", "<unk>", *(chr(0x4E00 + i) for i in range(57)), "<sos/eos>"]
+    model = FramesModel()
+    assert isinstance(model, SpeechModel)
     loaded = LoadedModel(
-        model=FramesModel(),
-        codec=build_codec(TextConfig(token_list=tokens, token_type="char")),
+        model=model,
+        codec=build_codec(TextConfig(token_list=list(model.token_list), token_type="char")),
         input=SpeechInput(rate=16000, frame_shift_s=0.02, recipe=recipe, wants_features=True),
         device=torch.device("cpu"),
         dtype=torch.float32,
     )
-    return Recognizer(loaded, DecodeSettings(search="ctc_greedy"))
+    return Recognizer(loaded)
 
 
 def test_audio_and_its_stored_features_give_the_same(recipe: FeatureRecipe) -> None:
@@ -102,3 +109,10 @@ def test_features_that_are_mapped_read_only_give_no_warning() -> None:
         padded, lengths = _pad([mapped, mapped[:2]], torch.device("cpu"), torch.float32)
     assert padded.shape == (2, 3, 2)
     assert lengths.tolist() == [3, 2]
+
+
+def test_only_what_the_model_offers_can_be_chosen(recipe: FeatureRecipe) -> None:
+    listener = recognizer(recipe)
+    assert listener.kind.name == "ctc_greedy"
+    with pytest.raises(UserError, match="can't be decoded with search joint; it offers ctc_greedy"):
+        Recognizer(listener.loaded, DecodeOptions(search="joint"))

@@ -25,8 +25,9 @@ import torch
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.bin.main import run
 from tympan.data.audio import resample
-from tympan.decode.formats import words_of
-from tympan.decode.recognizer import BatchLimits, Recognizer
+from tympan.decode.options import BatchLimits, InferenceOptions
+from tympan.decode.output import words_of
+from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
 from tympan.runtime.device import Found
 
@@ -209,7 +210,7 @@ def test_processes_change_nothing(an4: Path, tmp_path: Path) -> None:
         ([], "--asr_model_file FILE"),
         (["--asr_model_file", "nowhere.pth"], "nowhere.pth: no such file"),
         (["--model_tag", "nowhere"], "nowhere: no such folder"),
-        (["--beam_size", "0", "--model_tag", "."], "beam_size must be at least 1"),
+        (["--beam_size", "0", "--model_tag", "."], "--beam_size: must be at least 1"),
         (["--beam-size", "3"], "beam_size"),
         (["--quantize_lm", "true"], "bfloat16"),
     ],
@@ -244,11 +245,10 @@ def test_transcribe_prints_what_was_said(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--ngram_weight", "0.3"], "ngram_weight 0.3: the model has no n-gram; leave it out"),
-        (["--batch_size", "0"], "batch_size must be at least 1, found 0"),
-        (["--max_piece_s", "-1"], "max_piece_s must be 1 or more seconds, or 0 (never cut), found -1"),
+        (["--batch_size", "0"], "--batch_size: must be at least 1, found 0"),
+        (["--max_piece_s", "-1"], "--max_piece_s: must be 1 or more seconds, or 0 (never cut), found -1"),
         (["--max_piece_s", "nan"], "found nan"),
-        (["--penalty", "nan"], "penalty must be a finite number, found nan"),
+        (["--penalty", "nan"], "--penalty: must be a finite number, found nan"),
     ],
 )
 def test_options_of_transcribe_that_can_not_be(
@@ -481,12 +481,12 @@ def test_a_model_comes_from_the_hub_by_name(packed: Path, monkeypatch: pytest.Mo
     asked: list[str] = []
     hub.snapshot_download = lambda name: asked.append(name) or str(packed)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    assert Recognizer.from_pretrained("someone/something").settings.beam_size == 10
+    assert Recognizer.from_pretrained("someone/something").options.beam_size == 10
     assert asked == ["someone/something"]
 
 
 def test_espnet2s_options_and_defaults_are_taken(reference: Path) -> None:
-    ours = {item.name: item for item in fields(asr_inference.Options)}
+    ours = {item.name: item for item in fields(InferenceOptions)}
     changed = {"config", "batch_size", "output_dir", "data_path_and_name_and_type"}
     for line in (reference / "espnet2_asr_inference_options.txt").read_text().splitlines():
         found = re.match(r"--(\w+)  default=(.+?)(  choices.*|  type.*)?$", line)

@@ -15,12 +15,10 @@ from torch import Tensor
 from tests.models import st_cases
 from tests.models.golden_espnet2 import DEFAULTS, pad
 from tympan.data.batch import Batch
+from tympan.decode.beam_search import BeamSearch, LengthLimits, Weighted
 from tympan.decode.ctc_prefix import CtcPrefixScorer
-from tympan.decode.ended import Ended
-from tympan.decode.limits import LengthLimits
-from tympan.decode.scorer import Encoded
-from tympan.decode.scorers import AttentionScorer, LengthBonus, LmScorer
-from tympan.decode.search import BeamSearch, Weighted
+from tympan.decode.scorer import AttentionScorer, LengthBonus, LmScorer
+from tympan.decode.search import Encoded, Ended
 from tympan.errors import UserError
 from tympan.models.bleu import character_bleu
 from tympan.models.lm.build import build_lm

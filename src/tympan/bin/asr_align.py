@@ -6,31 +6,34 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from tympan.config import argument, option, parse_args
+from tympan.decode.options import RULES, DecodeDeviceOptions, ImportOptions, PieceOptions
 from tympan.errors import UserError
 
+if TYPE_CHECKING:
+    from tympan.data.kaldi_dir import DataDir, Segment
+    from tympan.decode.hypothesis import Hypothesis
+    from tympan.decode.recognizer import Recognizer
+    from tympan.decode.session import Speech
 
-@dataclass(frozen=True)
-class Options:
+
+@dataclass(frozen=True, kw_only=True)
+class Options(PieceOptions, DecodeDeviceOptions, ImportOptions):
     model: str = argument(help="folder made by `tympan pack`, experiment directory, or OWNER/NAME on a model hub")
     data_dir: Path | None = option(None, help="Kaldi-style data directory with wav.scp (and segments) and text")
-    audio: Path | None = option(None, help="instead: one recording ...")
-    text: str | None = option(None, help="... and its text")
+    audio: Path | None = option(None, help="instead of a directory: one recording")
+    text: str | None = option(None, help="text of the recording")
     format: Literal["ctm", "json", "srt"] = option("ctm", help="json has tokens, too; srt is for one recording")
     output: Path | None = option(None, help="file to write instead of the terminal; FILE.partial until all is done")
-    max_piece_s: float = option(60.0, help="longer recordings are encoded in pieces, cut at pauses; 0: never")
-    ngpu: int = option(0, help="accelerators: 0 or 1")
-    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator")
-    allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code")
-    allow_pipes: bool = option(False, help="run the commands that a wav.scp ends with '|'")
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse_args(Options, argv, prog="tympan asr_align", description=__doc__)
+    options = parse_args(Options, argv, prog="tympan asr_align", description=__doc__, rules=RULES)
 
     if (options.data_dir is None) == (options.audio is None):
         raise UserError("--data_dir DIR, or --audio FILE with --text 'WORDS', says what to align")
@@ -43,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.format == "srt" and options.data_dir is not None:
         raise UserError("--format srt is for one recording (--audio); use ctm or json for a data directory")
 
-    from tympan.decode.recognizer import BatchLimits, Recognizer
+    from tympan.decode.options import BatchLimits
+    from tympan.decode.recognizer import Recognizer
     from tympan.runtime.device import choose_kind
 
     recognizer = Recognizer.from_pretrained(
@@ -55,9 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     faults = 0
     given = _given(recognizer, options)
     with _written_as_it_comes(options.output) as stream:
-        for name, samples, text in given:
+        for name, speech, text in given:
             try:
-                hypothesis = _aligned(recognizer, samples, text)
+                hypothesis = _aligned(recognizer, speech, text)
             except UserError as error:
                 print(f"tympan: not aligned: {name}: {error}", file=sys.stderr)
                 faults += 1
@@ -85,14 +89,14 @@ def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
     partial.replace(output)
 
 
-def _aligned(recognizer: Any, samples: Any, text: str) -> Any:
+def _aligned(recognizer: Recognizer, speech: Speech, text: str) -> Hypothesis:
     """UserError also where the memory is too small for this recording: the next one may fit."""
     from tympan.runtime.memory import is_out_of_memory, out_of_memory
 
-    if isinstance(samples, UserError):
-        raise samples
+    if isinstance(speech, UserError):
+        raise speech
     try:
-        return recognizer.align(samples, text)
+        return recognizer.align(speech, text)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
@@ -101,8 +105,8 @@ def _aligned(recognizer: Any, samples: Any, text: str) -> Any:
         ) from None
 
 
-def _given(recognizer: Any, options: Options) -> Iterable[tuple[str, Any, str]]:
-    """(name, samples or what is wrong with them, text)."""
+def _given(recognizer: Recognizer, options: Options) -> Iterable[tuple[str, Speech, str]]:
+    """(name, speech, text)."""
     if options.audio is not None:
         return [(options.audio.stem, recognizer.read(options.audio), options.text or "")]
     from tympan.data.kaldi_dir import DataDir
@@ -114,7 +118,7 @@ def _given(recognizer: Any, options: Options) -> Iterable[tuple[str, Any, str]]:
     return _parts(recognizer, data, options)
 
 
-def _parts(recognizer: Any, data: Any, options: Options) -> Iterator[tuple[str, Any, str]]:
+def _parts(recognizer: Recognizer, data: DataDir, options: Options) -> Iterator[tuple[str, Speech, str]]:
     assert options.data_dir is not None
     left, without_text = dict(data.text), 0
     for name, source, segment in data.parts():
@@ -122,30 +126,23 @@ def _parts(recognizer: Any, data: Any, options: Options) -> Iterator[tuple[str, 
         if text is None:
             without_text += 1
         else:
-            yield name, _read(recognizer, source, segment, options), text
+            yield name, _read(recognizer, replace(segment, recording=source), options), text
     for name in left:
         yield name, UserError(f"it is in {options.data_dir / 'text'}, but there is no recording of it"), ""
     if without_text:
         print(f"tympan: {without_text} recordings have no text and were left out", file=sys.stderr)
 
 
-def _read(recognizer: Any, source: str, segment: Any, options: Options) -> Any:
-    """Samples, or what is wrong with them."""
+def _read(recognizer: Recognizer, segment: Segment, options: Options) -> Speech:
     try:
-        return recognizer.read_source(
-            source,
-            start_s=segment.start_s,
-            end_s=segment.end_s,
-            base=options.data_dir,
-            allow_pipes=options.allow_pipes,
-        )
+        return recognizer.read_segment(segment, base=options.data_dir, allow_pipes=options.allow_pipes)
     except UserError as error:
         return error
 
 
 def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
     """Whether there was something to warn of."""
-    from tympan.decode.given_text import name_some
+    from tympan.decode.alignment import name_some
 
     if unknown:
         print(
@@ -155,8 +152,8 @@ def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
     return bool(unknown)
 
 
-def _formatted(kind: str, name: str, hypothesis: Any, *, space_symbol: str) -> str:
-    from tympan.decode.formats import ctm, srt, words_of
+def _formatted(kind: str, name: str, hypothesis: Hypothesis, *, space_symbol: str) -> str:
+    from tympan.decode.output import ctm, srt, words_of
 
     if kind == "json":
         return json.dumps({"id": name, **hypothesis.as_dict()}, ensure_ascii=False) + "\n"

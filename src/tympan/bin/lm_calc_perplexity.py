@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tympan.config import load_training_config, option, parse_args
+from tympan.decode.options import LOG_LEVELS, DecodeDeviceOptions, ImportOptions
 from tympan.errors import UserError
 
 if TYPE_CHECKING:
@@ -21,26 +22,21 @@ if TYPE_CHECKING:
     from tympan.text.codec import TextCodec
 
 
-@dataclass(frozen=True)
-class Options:
-    output_dir: Path = option(help="ppl, base, utt2ppl and utt2ntokens are written there")
+@dataclass(frozen=True, kw_only=True)
+class Options(DecodeDeviceOptions, ImportOptions):
+    output_dir: Path = option(help="directory for ppl, base, utt2ppl and utt2ntokens")
     data_path_and_name_and_type: list[tuple[str, str, str]] = option(
         help="PATH,text,TYPE such as data/dev/text,text,text"
     )
-    train_config: Path = option(help="config.yaml of the language model, ESPnet2's too")
+    train_config: Path = option(help="config.yaml of the language model, also ESPnet2's")
     model_file: Path = option(help="its weights (.pth or .safetensors)")
-    key_file: Path | None = option(None, help="the utterances of this file alone")
-    batch_size: int = option(32, help="utterances scored together; the result is the same for any")
-    log_base: float | None = option(None, help="base of the logarithm that is noted; perplexity does not depend on it")
+    key_file: Path | None = option(None, help="score only the utterances of this file")
+    batch_size: int = option(32, help="utterances to score together; does not change the result", least=1)
+    log_base: float | None = option(None, help="base of the logarithm to note; perplexity does not depend on it")
     dtype: Literal["float32", "float64"] = option("float32", help="number format")
-    ngpu: int = option(0, help="accelerators: 0 or 1")
-    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator")
-    allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code")
-    seed: int = option(0, help="accepted as ESPnet2 does; nothing here is random")
-    num_workers: int = option(1, help="accepted as ESPnet2 does; text is read at once")
-    log_level: Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"] = option(
-        "INFO", help="how much is told"
-    )
+    seed: int = option(0, help="accepted as in ESPnet2; nothing here is random")
+    num_workers: int = option(1, help="accepted as in ESPnet2; text is read at once")
+    log_level: LOG_LEVELS = option("INFO", help="logging level")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -73,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(options: Options) -> None:
-    if options.batch_size < 1:
-        raise UserError(f"--batch_size: must be at least 1, found {options.batch_size}")
     if options.log_base is not None and (options.log_base <= 0 or options.log_base == 1):
         raise UserError(f"--log_base: must be positive and not 1, found {options.log_base}")
     names = [name for _, name, _ in options.data_path_and_name_and_type]

@@ -4,46 +4,54 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING
 
 from tympan.config import argument, option, parse_args
+from tympan.decode.options import (
+    RULES,
+    BatchLimits,
+    DecodeDeviceOptions,
+    ImportOptions,
+    PrecisionOptions,
+    SearchOptions,
+    given_options,
+    part_of,
+)
 from tympan.errors import UserError
+
+if TYPE_CHECKING:
+    from tympan.decode.hypothesis import Hypothesis
+    from tympan.decode.journal import Result
+    from tympan.decode.recognizer import Recognizer
+    from tympan.decode.session import Speech
 
 SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "ctm": ".ctm"}
 
 
-@dataclass(frozen=True)
-class Options:
-    model: str = argument(help="folder made by `tympan pack`, experiment directory, or OWNER/NAME on a model hub")
+MODEL_HELP = "folder made by `tympan pack`, experiment directory, or OWNER/NAME on a model hub"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(SearchOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, ImportOptions):
+    """Options of the search that are not given are those of the model's own decode.yaml, if it has one."""
+
+    model: str = argument(help=MODEL_HELP)
     files: list[Path] = argument(help="recordings: wav, flac, mp3, ogg, ... at any rate")
-    json: bool = option(False, help="tokens, times and confidences, one JSON object a line")
+    json: bool = option(False, help="tokens, times and confidences, one JSON object per line")
     srt: bool = option(False, help="subtitles")
     ctm: bool = option(False, help="words with times, NIST's format")
     output_dir: Path | None = option(None, help="write NAME.txt, NAME.json, ... there instead of the terminal")
-    search: Literal["joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon"] | None = option(
-        None, help="instead of the model's"
-    )
-    beam_size: int | None = option(None, help="instead of the model's", group="search")
-    ctc_weight: float | None = option(None, help="instead of the model's", group="search")
-    lm_weight: float | None = option(None, help="instead of the model's", group="search")
-    ngram_weight: float | None = option(None, help="instead of the model's", group="search")
-    penalty: float | None = option(None, help="instead of the model's", group="search")
-    maxlenratio: float | None = option(None, help="instead of the model's", group="search")
-    batch_size: int = option(16, help="pieces decoded together", group="work")
-    max_piece_s: float = option(30.0, help="longer recordings are cut at pauses; 0: never", group="work")
-    ngpu: int = option(0, help="accelerators: 0 or 1", group="work")
-    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of accelerator", group="work")
-    dtype: Literal["float16", "bfloat16", "float32", "float64"] = option("float32", help="number format", group="work")
-    allow_import: bool = option(False, help="allow a config to name a class of yours, and run its code", group="work")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    options = parse_args(Options, argv, prog="tympan transcribe", description=__doc__)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    options = parse_args(Options, arguments, prog="tympan transcribe", description=__doc__, rules=RULES)
 
-    formats = [name for name in ("json", "srt", "ctm") if getattr(options, name)] or ["text"]
+    chosen = {"json": options.json, "srt": options.srt, "ctm": options.ctm}
+    formats = [name for name, is_chosen in chosen.items() if is_chosen] or ["text"]
     if len(formats) > 1 and options.output_dir is None:
         raise UserError(f"--{' and --'.join(formats)} together need --output_dir: the terminal takes one of them")
     if options.srt and len(options.files) > 1 and options.output_dir is None:
@@ -51,16 +59,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.output_dir is not None:
         _check_names(options.files)
     names = _ctm_names(options.files)
-    recognizer = _recognizer(options)
+    recognizer = _recognizer(options, given_options(Options, arguments))
     failures = 0
-    for path, hypothesis in _transcribed(recognizer, options.files):
-        if isinstance(hypothesis, str):
-            named = hypothesis if hypothesis.startswith(f"{path}:") else f"{path}: {hypothesis}"
+    for path, result in _transcribed(recognizer, options.files):
+        if result.error is not None:
+            named = result.error if result.error.startswith(f"{path}:") else f"{path}: {result.error}"
             print(f"tympan: not transcribed: {named}", file=sys.stderr)
             failures += 1
             continue
         for name in formats:
-            text = _formatted(name, path, hypothesis, ctm_name=names[path], space_symbol=recognizer.space_symbol)
+            text = _formatted(
+                name, path, result.hypotheses[0], ctm_name=names[path], space_symbol=recognizer.space_symbol
+            )
             if options.output_dir is not None:
                 _write(options.output_dir / f"{path.stem}{SUFFIXES[name]}", text)
             elif name == "text" and len(options.files) > 1:
@@ -82,66 +92,56 @@ def _check_names(files: Sequence[Path]) -> None:
 def _ctm_names(files: Sequence[Path]) -> dict[Path, str]:
     """The shortest names that tell the recordings apart: a; x/a and y/a; x/a.wav and x/a.flac."""
     different = set(files)
-    for short in (lambda path: path.stem, lambda path: str(path.with_suffix("")), str):
-        # Blanks become '_' in a CTM.
+    shorter: tuple[Callable[[Path], str], ...] = (lambda path: path.stem, lambda path: str(path.with_suffix("")), str)
+    names: dict[Path, str] = {}
+    for short in shorter:
+        # Spaces become '_' in a CTM.
         names = {path: "_".join(short(path).split()) for path in different}
         if len(set(names.values())) == len(different):
             break
     return names
 
 
-def _recognizer(options: Options) -> Any:
-    from tympan.decode.recognizer import BatchLimits, Recognizer
-    from tympan.decode.settings import DecodeSettings
+def _recognizer(options: Options, given: set[str]) -> Recognizer:
+    from tympan.decode.recognizer import Recognizer
     from tympan.runtime.device import choose_kind
 
-    names = [item.name for item in fields(DecodeSettings) if getattr(options, item.name, None) is not None]
+    search = {name: value for name, value in vars(part_of(options, SearchOptions)).items() if name in given}
     return Recognizer.from_pretrained(
         options.model,
         device=choose_kind(ngpu=options.ngpu, device=options.device),
         dtype=options.dtype,
         allow_import=options.allow_import,
-        limits=BatchLimits(batch_size=options.batch_size, max_piece_s=options.max_piece_s),
-        **{name: getattr(options, name) for name in names},
+        limits=part_of(options, BatchLimits),
+        **search,
     )
 
 
-def _transcribed(recognizer: Any, paths: Sequence[Path]) -> Iterator[tuple[Path, Any]]:
-    """(path, hypothesis or what is wrong), in the order given. Short recordings are decoded together."""
+def _transcribed(recognizer: Recognizer, paths: Sequence[Path]) -> Iterator[tuple[Path, Result]]:
+    """In the order given. As many recordings are read as may be decoded together."""
+    from tympan.decode.session import decode_together
+
     limits = recognizer.limits
-    waiting: list[tuple[Path, Any]] = []
+    waiting: list[tuple[Path, Speech]] = []
     seconds = 0.0
-    for path in paths:
+    for index, path in enumerate(paths):
         try:
             samples = recognizer.read(path)
             recognizer.check_length(samples)
         except UserError as error:
-            waiting.append((path, str(error)))
+            waiting.append((path, error))
         else:
             waiting.append((path, samples))
             seconds += recognizer.duration_s(samples)
-        if len(waiting) >= limits.batch_size or seconds >= limits.max_batch_s:
-            yield from _recognized(recognizer, waiting)
+        is_last = index + 1 == len(paths)
+        if is_last or len(waiting) >= limits.batch_size or seconds >= limits.max_batch_s:
+            results = decode_together(recognizer, [(str(path), speech) for path, speech in waiting])
+            yield from zip([path for path, _ in waiting], results, strict=True)
             waiting, seconds = [], 0.0
-    yield from _recognized(recognizer, waiting)
 
 
-def _recognized(recognizer: Any, waiting: Sequence[tuple[Path, Any]]) -> list[tuple[Path, Any]]:
-    """The samples replaced by their hypotheses, or by what went wrong."""
-    places = [place for place, (_, found) in enumerate(waiting) if not isinstance(found, str)]
-    results = list(waiting)
-    try:
-        for number, hypotheses in recognizer.recognize([waiting[place][1] for place in places]):
-            results[places[number]] = (waiting[places[number]][0], hypotheses[0])
-    except UserError as error:
-        if len(waiting) == 1:
-            return [(waiting[0][0], str(error))]
-        return [result for item in waiting for result in _recognized(recognizer, [item])]
-    return results
-
-
-def _formatted(name: str, path: Path, hypothesis: Any, *, ctm_name: str, space_symbol: str) -> str:
-    from tympan.decode.formats import ctm, srt, words_of
+def _formatted(name: str, path: Path, hypothesis: Hypothesis, *, ctm_name: str, space_symbol: str) -> str:
+    from tympan.decode.output import ctm, srt, words_of
 
     if name == "json":
         return json.dumps({"file": str(path), **hypothesis.as_dict()}, ensure_ascii=False) + "\n"

@@ -42,11 +42,14 @@ _BLANK = re.compile(r"[ \t]+")
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a recording, in seconds; `end_s` None means to its end (Kaldi's -1)."""
+    """A part of a recording, in seconds; `end_s` None means to its end (Kaldi's -1).
+
+    `recording` is an id of wav.scp, or what that id stands for: a file or a command.
+    """
 
     recording: str
-    start_s: float
-    end_s: float | None
+    start_s: float = 0.0
+    end_s: float | None = None
 
     def __str__(self) -> str:
         return f"{self.recording} {self.start_s:.10g} {-1 if self.end_s is None else format(self.end_s, '.10g')}"

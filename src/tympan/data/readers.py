@@ -12,7 +12,7 @@ import numpy as np
 
 from tympan.data.ark import read_matrix
 from tympan.data.audio import Audio, AudioInfo, audio_info, is_pipe, locate, read_audio, split_ark
-from tympan.data.kaldi_dir import parse_segment
+from tympan.data.kaldi_dir import Segment, parse_segment
 from tympan.data.matrix_header import matrix_shape
 from tympan.data.table import Table
 from tympan.errors import UserError
@@ -20,6 +20,10 @@ from tympan.errors import UserError
 Value = np.ndarray | str
 
 AUDIO_TYPES = ("sound", "multi_columns_sound", "segments")
+MAX_CHANNELS = 8
+"""An array with more columns than this holds features, not audio."""
+USUAL_RATE = 16000
+"""Samples per second of stored arrays, which do not say."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +62,22 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
     return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
 
 
+def value_seconds(data_type: str, value: str, context: Context, *, frame_shift_s: float = 0.01) -> float:
+    """Duration of speech, from the header where there is one; `frame_shift_s` is that of stored features."""
+    if data_type in AUDIO_TYPES or (data_type == "kaldi_ark" and _holds_audio(value, context)):
+        info = value_info(data_type if data_type in AUDIO_TYPES else "sound", value, context)
+        return info.frames / info.rate
+    length, width = value_length(data_type, value, context)
+    return length / USUAL_RATE if width <= MAX_CHANNELS else length * frame_shift_s
+
+
 def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
     """Rate, length and channels of a value of one of `AUDIO_TYPES`, from its header."""
     if data_type == "segments":
-        part = find_segment(value, context)
-        info = audio_info(part.source, allow_pipes=context.allow_pipes, base=context.base)
-        last = info.frames if part.end_s is None else min(round(part.end_s * info.rate), info.frames)
-        return replace(info, frames=max(last - round(part.start_s * info.rate), 0))
+        segment = find_segment(value, context)
+        info = audio_info(segment.recording, allow_pipes=context.allow_pipes, base=context.base)
+        last = info.frames if segment.end_s is None else min(round(segment.end_s * info.rate), info.frames)
+        return replace(info, frames=max(last - round(segment.start_s * info.rate), 0))
     first, *others = [value] if data_type == "sound" else value.split()
     info = audio_info(first, allow_pipes=context.allow_pipes, base=context.base)
     return replace(info, channels=info.channels + len(others))
@@ -73,7 +86,7 @@ def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
 def value_sources(data_type: str, value: str, context: Context) -> list[str]:
     """The files (or commands) that a value is read from; none for a value that stands in the line itself."""
     if data_type == "segments":
-        return [find_segment(value, context).source]
+        return [find_segment(value, context).recording]
     if data_type == "multi_columns_sound":
         return value.split()
     return [value] if data_type in ("sound", "kaldi_ark", "npy") else []
@@ -84,31 +97,26 @@ def _sound(value: str, context: Context) -> np.ndarray:
 
 
 def _segments(value: str, context: Context) -> np.ndarray:
-    part = find_segment(value, context)
+    segment = find_segment(value, context)
     audio = read_audio(
-        part.source, start_s=part.start_s, end_s=part.end_s, allow_pipes=context.allow_pipes, base=context.base
+        segment.recording,
+        start_s=segment.start_s,
+        end_s=segment.end_s,
+        allow_pipes=context.allow_pipes,
+        base=context.base,
     )
-    return _checked(audio, part.source, context)
+    return _checked(audio, segment.recording, context)
 
 
-@dataclass(frozen=True)
-class Part:
-    """A recording, from one second to another (None: its end)."""
-
-    source: str
-    start_s: float = 0.0
-    end_s: float | None = None
-
-
-def find_segment(value: str, context: Context) -> Part:
-    """What a line of Kaldi's `segments` means: part of a recording of the wav.scp beside it."""
+def find_segment(value: str, context: Context) -> Segment:
+    """What a line of Kaldi's `segments` means: its recording as the wav.scp beside it names it, start and end."""
     segment = parse_segment(value, "segments")
     scp = context.base / "wav.scp"
     recordings = _recordings(scp, scp.stat().st_mtime_ns if scp.is_file() else 0)
     line = recordings.find(segment.recording)
     if line is None:
         raise UserError(f"recording '{segment.recording}' is not in {scp}")
-    return Part(recordings.value(line), segment.start_s, segment.end_s)
+    return replace(segment, recording=recordings.value(line))
 
 
 @lru_cache(maxsize=8)

@@ -1,18 +1,28 @@
-"""CTC forced alignment: which frames each token of a given text takes, and how sure the model is of it."""
+"""CTC forced alignment: which frames each token of a given text takes, and how sure the model is of it.
+
+A recording of any length is encoded segment by segment and aligned as one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tympan.decode.search import Encoded
+from tympan.errors import UserError
+from tympan.text.codec import WORD_START, TextCodec
+from tympan.text.phonemes import PhonemeTokenizer
+
 NEVER = float("-inf")
 
 BLOCK_CELLS = 4_000_000
 """Frames times states whose scores are laid out at once: of a long recording they would fill gigabytes."""
+
+MAX_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ def _viterbi(
 def _emissions(log_probs: Tensor, states: Tensor) -> Iterator[np.ndarray]:
     """(U, states) of every frame, in double precision."""
     size = max(1, BLOCK_CELLS // states.numel())
-    for block in log_probs.split(size, dim=1):
+    for block in torch.split(log_probs, size, dim=1):
         chosen = block.gather(2, states.unsqueeze(1).expand(-1, block.size(1), -1))
         yield from chosen.double().cpu().numpy().swapaxes(0, 1)
 
@@ -120,3 +130,84 @@ def _trace(
 def _token(log_probs: Tensor, start: int, end: int) -> AlignedToken:
     confidence = float(log_probs[start:end].max().double().exp())
     return AlignedToken(start=start, end=end, confidence=min(confidence, 1.0))
+
+
+@dataclass(frozen=True)
+class TimedAlignment:
+    """An alignment with the seconds of its tokens, and in how many frames; None where the text does not fit in."""
+
+    aligned: Aligned | None
+    times: tuple[tuple[float, float], ...]
+    frames: int
+
+
+def align_segments(
+    segments: Iterable[tuple[float, Encoded]], text: Sequence[int], *, blank_id: int, frame_shift_s: float
+) -> TimedAlignment:
+    """`segments`: (start in seconds, encoding) in order; each is dropped before the next one is made.
+
+    A segment makes a frame or so less than its length has room for, so times count from its own beginning.
+    """
+    tokens = sorted({blank_id, *text})  # of thousands in the vocabulary
+    parts, starts = [], []
+    for start_s, encoded in segments:
+        assert encoded.log_probs is not None
+        log_probs = encoded.log_probs[0]
+        parts.append(log_probs.index_select(1, torch.tensor(tokens, device=log_probs.device)))
+        starts += [(start_s, frame) for frame in range(len(log_probs))]
+    column = {token: place for place, token in enumerate(tokens)}
+    (aligned,) = align_tokens(
+        torch.cat(parts).unsqueeze(0),
+        torch.tensor([len(starts)], device=parts[0].device),
+        [[column[token] for token in text]],
+        blank_id=column[blank_id],
+    )
+
+    def seconds(frame: int, *, is_end: bool) -> float:
+        start_s, within = starts[frame]
+        return round(start_s + (within + is_end) * frame_shift_s, 3)
+
+    times = tuple(
+        (seconds(token.start, is_end=False), seconds(token.end - 1, is_end=True))
+        for token in (aligned.tokens if aligned is not None else [])
+    )
+    return TimedAlignment(aligned, times, len(starts))
+
+
+@dataclass(frozen=True)
+class GivenText:
+    text: str
+    """After the model's cleaner."""
+    tokens: tuple[str, ...]
+    ids: tuple[int, ...]
+    words: tuple[tuple[str, int], ...] | None
+    """Words with how many of the tokens each takes, where tokens are phones of a lexicon."""
+    unknown: tuple[str, ...]
+    """Tokens (words, where tokens are phones) that are unknown to the model, each once."""
+
+
+def read_given_text(text: str, codec: TextCodec) -> GivenText:
+    """UserError for a text without tokens, or only unknown ones: any alignment of it would be chance."""
+    vocabulary, tokenizer = codec.vocabulary, codec.tokenizer
+    text = codec.cleaner(text)
+    tokens = tokenizer.text2tokens(text)
+    ids = vocabulary.tokens2ids(tokens)
+    if not text.strip() or not ids:
+        raise UserError("there is no text to align")
+    words = tokenizer.text2words(text) if isinstance(tokenizer, PhonemeTokenizer) else None
+    names = tokens if words is None else [word for word, count in words for _ in range(count)]
+    unknown = tuple(dict.fromkeys(name for name, number in zip(names, ids, strict=True) if number == vocabulary.unk_id))
+    # A token that represents a space says nothing: knowing it does not mean that the text is known.
+    silent = (tokenizer.space_symbol, WORD_START)
+    if all(number == vocabulary.unk_id for token, number in zip(tokens, ids, strict=True) if token not in silent):
+        raise UserError(
+            f"the model knows nothing of this text ({name_some(unknown)}): write it as the texts of the training data, "
+            "with the same case and script"
+        )
+    return GivenText(text, tuple(tokens), tuple(ids), None if words is None else tuple(words), unknown)
+
+
+def name_some(tokens: tuple[str, ...]) -> str:
+    """`'a', 'b' and 7 more`"""
+    named = ", ".join(f"'{token}'" for token in tokens[:MAX_NAMED])
+    return named if len(tokens) <= MAX_NAMED else f"{named} and {len(tokens) - MAX_NAMED} more"

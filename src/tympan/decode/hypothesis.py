@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tympan.data.kaldi_dir import Segment
 from tympan.text.words import join_words
 
 
@@ -54,17 +55,9 @@ class Hypothesis:
         )
 
 
-@dataclass(frozen=True)
-class Piece:
-    """The answer for a part of a recording that begins at `start_s`."""
-
-    start_s: float
-    hypothesis: Hypothesis
-
-
-def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
-    """One answer for the whole recording; scores add up, texts are joined by `separator`."""
-    answers = [piece.hypothesis for piece in pieces]
+def join_hypotheses(parts: Sequence[tuple[Segment, Hypothesis]], *, separator: str) -> Hypothesis:
+    """One answer for the whole recording from those of its segments; scores add up, texts are joined by `separator`."""
+    answers = [hypothesis for _, hypothesis in parts]
     has_times = all(answer.times is not None for answer in answers)
     has_confidences = all(answer.token_confidences is not None for answer in answers)
     names = dict.fromkeys(name for answer in answers for name in answer.scores)
@@ -79,7 +72,7 @@ def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
         token_ids=tuple(number for answer in answers for number in answer.token_ids),
         score=sum(answer.score for answer in answers),
         scores={name: sum(answer.scores.get(name, 0.0) for answer in answers) for name in names},
-        times=_shifted(pieces) if has_times else None,
+        times=_shifted(parts) if has_times else None,
         token_confidences=tuple(value for answer in answers for value in answer.token_confidences or ())
         if has_confidences
         else None,
@@ -87,9 +80,9 @@ def join_pieces(pieces: Sequence[Piece], *, separator: str) -> Hypothesis:
     )
 
 
-def _shifted(pieces: Sequence[Piece]) -> tuple[tuple[float, float], ...]:
+def _shifted(parts: Sequence[tuple[Segment, Hypothesis]]) -> tuple[tuple[float, float], ...]:
     return tuple(
-        (round(piece.start_s + start, 3), round(piece.start_s + end, 3))
-        for piece in pieces
-        for start, end in piece.hypothesis.times or ()
+        (round(segment.start_s + start, 3), round(segment.start_s + end, 3))
+        for segment, hypothesis in parts
+        for start, end in hypothesis.times or ()
     )

@@ -1,4 +1,4 @@
-"""The results of a decode as they come, one JSON line each: what a killed run has done is not done again."""
+"""What a decode is made of, and its results as they come, one JSON line each: a killed run continues after the last."""
 
 from __future__ import annotations
 
@@ -9,8 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tympan.data.audio import is_pipe, locate, split_ark
+from tympan.data.readers import Context, value_sources
 from tympan.decode.hypothesis import Hypothesis
 from tympan.errors import UserError
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """Where an utterance's speech is: the line of a data file."""
+
+    id: str
+    value: str
+    data_type: str
+    base: Path
+
+    @property
+    def context(self) -> Context:
+        return Context(self.base)
 
 
 @dataclass(frozen=True)
@@ -63,7 +79,7 @@ class Journal:
                 )
 
     def drop_changed(self, origins: Mapping[str, str]) -> int:
-        """Forget results of these ids that were made of something else, or of who knows what; tell how many."""
+        """Forget results of these ids that were made of something else, or of something unknown; return how many."""
         changed = [name for name, result in self.done.items() if name in origins and result.origin != origins[name]]
         for name in changed:
             del self.done[name]
@@ -77,7 +93,7 @@ class Journal:
     def _read(self) -> None:
         """A line that was cut short by a kill is taken out of the file; what stands before it counts.
 
-        A journal of another decode that came to no result is begun anew.
+        A journal of another decode that came to no result is started from scratch.
         """
         whole, before = 0, None
         with self.path.open("rb") as stream:
@@ -116,3 +132,25 @@ class Journal:
             f"{self.path.parent.parent} holds results of another decode: {'; '.join(changed)}. "
             "Choose another --output_dir, or begin again with --resume false"
         )
+
+
+def origin_of(utterance: Utterance) -> str:
+    """What a result is made of: the line of the data file and, of every recording it means, size and time of the last
+    change.
+    """
+    try:
+        recordings = value_sources(utterance.data_type, utterance.value, utterance.context)
+    except UserError:
+        return utterance.value  # decoding says what is wrong with it
+    return "; ".join([utterance.value, *(_mark(recording, utterance.base) for recording in recordings)])
+
+
+def _mark(recording: str, base: Path) -> str:
+    """A command's output can't be known without running it: its text counts."""
+    if is_pipe(recording):
+        return recording
+    try:
+        status = os.stat(split_ark(locate(recording, base))[0])
+    except OSError:
+        return f"{recording} is not there"
+    return f"{recording} {status.st_size} {status.st_mtime_ns}"

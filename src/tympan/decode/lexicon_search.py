@@ -1,23 +1,24 @@
 """Search for words: CTC scores of phones, a lexicon that says which words they make, and an n-gram of words.
 
-Frame by frame for all utterances at once, keeping the best alignment of each state (Viterbi). A state is a place in the
+Frame by frame for all utterances at once, keeping the best alignment of each state (Viterbi). A state is a node of the
 lexicon's tree, the n-gram's context, and whether the last frame was blank: what comes next depends on nothing else.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tympan.decode.ended import Ended
 from tympan.decode.lexicon_tree import NO_WORD, ROOT, LexiconTree, build_tree
+from tympan.decode.load import LoadedModel
 from tympan.decode.ngram_table import NgramTable
-from tympan.decode.scorer import Encoded
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.options import DecodeOptions
+from tympan.decode.search import Encoded, Ended
 from tympan.errors import UserError
 from tympan.text.lexicon import Lexicon
 from tympan.text.ngram.load import load_ngram
@@ -57,27 +58,36 @@ class WordScores:
         return self.table.score(contexts, ends).double() * self.weight
 
 
+def build_lexicon(loaded: LoadedModel, options: DecodeOptions) -> LexiconSearch:
+    """The search over the words of the lexicon that the model's tokenizer has."""
+    if loaded.lm is not None and options.lm_weight != 0:
+        raise UserError("search lexicon takes an n-gram of words (--ngram_file), no neural LM: leave out --lm_file")
+    lexicon = loaded.lexicon
+    assert lexicon is not None, "SearchKind.needs"
+    return load_lexicon_search(lexicon, loaded.codec.vocabulary, loaded.ngram_file, options, loaded.device)
+
+
 def load_lexicon_search(
-    lexicon: Lexicon, vocabulary: Vocabulary, ngram_file: Path | None, settings: DecodeSettings, device: torch.device
+    lexicon: Lexicon, vocabulary: Vocabulary, ngram_file: Path | None, options: DecodeOptions, device: torch.device
 ) -> LexiconSearch:
-    """The search over all words of the lexicon."""
+    """The search over all words of a lexicon."""
     ids = {token: number for number, token in enumerate(vocabulary.tokens)}
-    model = None if ngram_file is None or settings.ngram_weight == 0 else load_ngram(ngram_file)
+    model = None if ngram_file is None or options.ngram_weight == 0 else load_ngram(ngram_file)
     if model is not None:
         lexicon = lexicon.by_character(set(model.words))
     tree = build_tree(lexicon.pronunciations, ids, device=device, source=lexicon.source)
-    scores = _word_scores(model, tree, settings, device)
+    scores = _word_scores(model, tree, options, device)
     if model is not None and bool((scores.word_of == model.words.index("<unk>")).all()):
         raise UserError(
             f"{ngram_file}: it knows none of the words of {lexicon.source}: it must be one of words, in their case"
         )
-    return LexiconSearch(tree, scores, blank_id=vocabulary.blank_id, beam_size=settings.beam_size)
+    return LexiconSearch(tree, scores, blank_id=vocabulary.blank_id, beam_size=options.beam_size, nbest=options.nbest)
 
 
 def _word_scores(
-    model: NgramModel | None, tree: LexiconTree, settings: DecodeSettings, device: torch.device
+    model: NgramModel | None, tree: LexiconTree, options: DecodeOptions, device: torch.device
 ) -> WordScores:
-    bonus = torch.full((len(tree.words),), settings.penalty, dtype=torch.float64, device=device)
+    bonus = torch.full((len(tree.words),), options.penalty, dtype=torch.float64, device=device)
     if model is None:
         return WordScores(table=None, word_of=torch.zeros_like(bonus).long(), end=0, weight=0.0, bonus=bonus)
     numbers = {word: number for number, word in enumerate(model.words)}
@@ -85,15 +95,15 @@ def _word_scores(
     word_of = torch.tensor([numbers.get(word, unknown) for word in tree.words], device=device)
     is_unknown = word_of == unknown
     # The n-gram has one probability for all words that it does not know: those that can be said share it.
-    sharing = int(is_unknown[tree.word.unique()].sum())
-    bonus = bonus - settings.ngram_weight * is_unknown * math.log10(max(sharing, 1))
+    sharing = int(is_unknown[torch.unique(tree.word)].sum())
+    bonus = bonus - options.ngram_weight * is_unknown * math.log10(max(sharing, 1))
     table = NgramTable.from_model(model, device)
-    return WordScores(table=table, word_of=word_of, end=numbers["</s>"], weight=settings.ngram_weight, bonus=bonus)
+    return WordScores(table=table, word_of=word_of, end=numbers["</s>"], weight=options.ngram_weight, bonus=bonus)
 
 
 @dataclass(frozen=True)
 class _States:
-    """B states an utterance; one whose score is -inf is an empty place."""
+    """B states per utterance; one whose score is -inf is not in use."""
 
     score: Tensor  # (U, B)
     node: Tensor  # (U, B)
@@ -123,28 +133,61 @@ class _WordEnds:
     context: Tensor  # (U, E)
 
 
+@dataclass(frozen=True)
+class LexiconState:
+    """The states after the last frame, None before the first, and how they came about."""
+
+    utterances: int
+    states: _States | None = None
+    steps: tuple[_Step, ...] = ()
+
+
 class LexiconSearch:
     """`beam_size` states of an utterance survive each frame; `tokens` of the frame are looked at."""
 
     def __init__(
-        self, tree: LexiconTree, words: WordScores, *, blank_id: int, beam_size: int, tokens: int = 20
+        self,
+        tree: LexiconTree,
+        words: WordScores,
+        *,
+        blank_id: int,
+        beam_size: int,
+        nbest: int = 1,
+        tokens: int = 20,
     ) -> None:
         self.tree = tree
         self.words = words
         self.blank_id = blank_id
         self.beam_size = beam_size
+        self.nbest = nbest
         self.tokens = tokens
 
+    def start(self, utterances: int) -> LexiconState:
+        return LexiconState(utterances)
+
     @torch.inference_mode()
-    def __call__(self, encoded: Encoded, *, nbest: int = 1) -> list[list[Ended]]:
+    def accept(self, state: LexiconState, encoded: Encoded) -> LexiconState:
         assert encoded.log_probs is not None
         log_probs = encoded.log_probs.double().contiguous()  # frame by frame
-        states, steps = self._first(log_probs), []
+        states = self._first(log_probs) if state.states is None else state.states
+        steps = []
         for frame in range(log_probs.size(1)):
             is_over = (frame >= encoded.lengths).unsqueeze(1)
             states, step = self._advance(states, log_probs[:, frame], is_over)
             steps.append(step)
-        return self._results(states, steps, nbest)
+        return LexiconState(state.utterances, states, (*state.steps, *steps))
+
+    def partial(self, state: LexiconState) -> list[Ended]:
+        """The best words so far, as if the sentence ended here."""
+        nothing = Ended((), 0.0, {}, words=())
+        if state.states is None:
+            return [nothing] * state.utterances
+        return [found[0] if found else nothing for found in self._results(state.states, state.steps, 1)]
+
+    def finish(self, state: LexiconState) -> list[list[Ended]]:
+        if state.states is None:
+            return [[] for _ in range(state.utterances)]
+        return self._results(state.states, state.steps, self.nbest)
 
     def _first(self, log_probs: Tensor) -> _States:
         shape = (log_probs.size(0), self.beam_size)
@@ -225,7 +268,7 @@ class LexiconSearch:
         )
 
     def _distinct(self, states: _States) -> Tensor:
-        """Places of the best `beam_size` states, without those that a better one is equal to. Best first came in."""
+        """Indices of the best `beam_size` states, without those that a better one is equal to. Best first came in."""
         key = (states.context * self.tree.nodes + states.node) * 2 + states.is_blank
         order = key.sort(dim=1, stable=True)
         is_again = torch.zeros_like(key, dtype=torch.bool)
@@ -234,7 +277,8 @@ class LexiconSearch:
         states.score.masked_fill_(is_again, NEVER)
         return states.score.topk(self.beam_size, dim=1).indices
 
-    def _results(self, states: _States, steps: list[_Step], nbest: int) -> list[list[Ended]]:
+    @torch.inference_mode()
+    def _results(self, states: _States, steps: Sequence[_Step], nbest: int) -> list[list[Ended]]:
         """Sentences: what stands at a word's end, or has not begun one. Where nothing does, as in a recording that
         breaks off, the last word is left out.
         """
@@ -253,7 +297,7 @@ class LexiconSearch:
             for parts in zip(best.values.tolist(), words.tolist(), tokens.tolist(), strict=True)
         ]
 
-    def _trace(self, steps: list[_Step], parent: Tensor, word: Tensor) -> tuple[Tensor, Tensor]:
+    def _trace(self, steps: Sequence[_Step], parent: Tensor, word: Tensor) -> tuple[Tensor, Tensor]:
         """(U, R, T + 1) words and (U, R, T) tokens, by the frame after which, or in which, they were found."""
         words, tokens = [word], []
         for step in reversed(steps):
@@ -274,7 +318,7 @@ class LexiconSearch:
         return list(found.values())[:nbest]
 
     def _with_lengths(self, words: list[int], tokens: list[int]) -> tuple[tuple[str, int], ...]:
-        """Words with their numbers of tokens. Place t of `words` ended before place t of `tokens` began."""
+        """Words with their numbers of tokens. Word t of `words` ended before token t of `tokens` began."""
         found, count = [], 0
         for word, token in zip(words, [*tokens, NO_TOKEN], strict=True):
             if word != NO_WORD:

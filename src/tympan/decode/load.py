@@ -1,58 +1,77 @@
-"""Loading a recogniser's models. Nothing in the files is run, and no class of theirs is imported unless allowed."""
+"""Loading a recognizer's models. Nothing in the files is run, and no class of theirs is imported unless allowed."""
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.read import load_training_config
-from tympan.decode.lexicon_search import LexiconSearch, load_lexicon_search
 from tympan.decode.model_files import ModelFiles
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.lm.build import build_lm
+from tympan.models.lm.model import LanguageModel
+from tympan.models.speech_model import HasDecoder, SpeechModel
 from tympan.models.weights import fill_weights, load_weights
 from tympan.nn.frozen import freeze
 from tympan.runtime.precision import choose_precision
 from tympan.text.codec import TextCodec, build_codec
+from tympan.text.lexicon import Lexicon
 from tympan.text.phonemes import PhonemeTokenizer
 from tympan.text.vocabulary import read_token_list
 
-FORMATS = ("float16", "bfloat16", "float32", "float64")
+FORMATS = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A recogniser's parts, ready to use on one device."""
+    """A recognizer's parts, ready to use on one device. What a search needs beyond that, it loads itself."""
 
-    model: Any
+    model: SpeechModel
     codec: TextCodec
     input: SpeechInput
     device: torch.device
     dtype: torch.dtype
-    lm: Any | None = None
-    ngram: Any | None = None
-    lexicon_search: LexiconSearch | None = None
+    lm: LanguageModel | None = None
+    ngram_file: Path | None = None
+
+    @property
+    def lexicon(self) -> Lexicon | None:
+        """The words whose phones are the model's tokens."""
+        tokenizer = self.codec.tokenizer
+        return tokenizer.lexicon if isinstance(tokenizer, PhonemeTokenizer) else None
+
+    @cached_property
+    def abilities(self) -> frozenset[Need]:
+        """What a search may need, and this model has."""
+        found: set[Need] = set()
+        if self.model.has_ctc:
+            found.add("ctc")
+        if isinstance(self.model, HasDecoder) and self.model.step_decoder is not None:
+            found.add("decoder")
+        if self.lexicon is not None:
+            found.add("lexicon")
+        return frozenset(found)
 
 
 def load_model(
-    files: ModelFiles,
-    settings: DecodeSettings,
-    *,
-    device: torch.device | None = None,
-    dtype: str = "float32",
-    allow_import: bool = False,
+    files: ModelFiles, *, device: torch.device | None = None, dtype: str = "float32", allow_import: bool = False
 ) -> LoadedModel:
-    """Everything that `files` names."""
+    """Everything that `files` names, but the n-gram: what it counts, tokens or words, depends on the search."""
     files.check()
     device = device or torch.device("cpu")
     number_format = _number_format(dtype, device)
@@ -62,24 +81,26 @@ def load_model(
     weights = load_weights(files.asr_model_file)
     model = build_asr_model(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
     fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
+    if not isinstance(model, SpeechModel):
+        raise UserError(
+            f"{files.asr_train_config}: the model class '{config.model}' can be trained but not decoded: it lacks "
+            "something of tympan.models.speech_model.SpeechModel"
+        )
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
         lm = _load_lm(files.lm_train_config, files.lm_file, codec, files=files, allow_import=allow_import)
         freeze(lm.to(device=device, dtype=number_format).eval())
-    lexicon_search = None
-    if settings.search == "lexicon":
-        lexicon_search = _lexicon_search(codec, files, settings, device)
+    model.to(device=device)
+    model.set_precision(number_format)
+    freeze(model.eval())
     return LoadedModel(
-        model=_converted(model, device, number_format),
+        model=model,
         codec=codec,
         input=speech_input(config, model, folder=files.asr_train_config.parent),
         device=device,
         dtype=number_format,
         lm=lm,
-        ngram=None
-        if files.ngram_file is None or lexicon_search is not None
-        else _load_ngram(files.ngram_file, codec, settings, device),
-        lexicon_search=lexicon_search,
+        ngram_file=files.ngram_file,
     )
 
 
@@ -91,18 +112,7 @@ def _number_format(name: str, device: torch.device) -> torch.dtype:
         choose_precision(name, device_type=device.type)
     except UserError as error:
         raise UserError(str(error).replace("--train_dtype", "--dtype")) from None
-    number_format: torch.dtype = getattr(torch, name)
-    return number_format
-
-
-def _converted(model: Any, device: torch.device, dtype: torch.dtype) -> Any:
-    """The model in its number format; features are made in float32 at least."""
-    model.to(device=device, dtype=dtype)
-    for part in (model.frontend, model.normalize):
-        if part is not None and dtype in (torch.float16, torch.bfloat16):
-            part.float()
-    freeze(model.eval())
-    return model
+    return FORMATS[name]
 
 
 def _with_statistics(config: AsrTrainConfig, files: ModelFiles, weights: dict[str, Tensor]) -> AsrTrainConfig:
@@ -128,24 +138,9 @@ def _codec(config: AsrTrainConfig, files: ModelFiles) -> TextCodec:
     return build_codec(text, find=find, source=f"{files.asr_train_config}: token_list")
 
 
-def _lexicon_search(
-    codec: TextCodec, files: ModelFiles, settings: DecodeSettings, device: torch.device
-) -> LexiconSearch:
-    lexicon = codec.tokenizer.lexicon if isinstance(codec.tokenizer, PhonemeTokenizer) else None
-    if lexicon is None:
-        overridden = f" (leave out --token_type {files.token_type})" if files.token_type not in (None, "phn") else ""
-        raise UserError(
-            "search lexicon needs a model whose tokens are phones of a lexicon: one trained with "
-            f"--token_type phn --g2p FILE{overridden}"
-        )
-    if files.lm_file is not None and settings.lm_weight != 0:
-        raise UserError("search lexicon takes an n-gram of words (--ngram_file), no neural LM: leave out --lm_file")
-    return load_lexicon_search(lexicon, codec.vocabulary, files.ngram_file, settings, device)
-
-
 def _load_lm(
     config_path: Path, weights_path: Path, codec: TextCodec, *, files: ModelFiles, allow_import: bool
-) -> nn.Module:
+) -> LanguageModel:
     config = load_training_config(LmTrainConfig, config_path, allow_import=allow_import)
     vocabulary = codec.vocabulary
     if isinstance(config.token_list, str):
@@ -156,14 +151,6 @@ def _load_lm(
             f"{config_path}: the language model's tokens ({len(config.token_list or [])}) are not those of the "
             f"recogniser ({len(vocabulary)}): train it with the same --token_list"
         )
-    lm: nn.Module = build_lm(config)
+    lm = build_lm(config)
     fill_weights(lm, load_weights(weights_path), weights_path, config_path)
     return lm
-
-
-def _load_ngram(path: Path, codec: TextCodec, settings: DecodeSettings, device: torch.device) -> Any:
-    from tympan.decode.ngram_scorer import load_ngram_scorer
-
-    vocabulary = codec.vocabulary
-    eos = vocabulary.eos_id if settings.ngram_scores_end else None
-    return load_ngram_scorer(path, vocabulary.tokens, eos=eos, device=device, is_full=settings.ngram_scorer == "full")

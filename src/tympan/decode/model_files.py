@@ -1,10 +1,13 @@
-"""Where the files of a model lie: a packed folder, an experiment directory, a published model, or given one by one."""
+"""Where the files of a model are: a packed folder, an experiment directory, a model hub, or given one by one."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,8 +15,7 @@ from typing import Any
 import yaml
 
 from tympan.config.yaml_text import read_yaml
-from tympan.decode.hub import download
-from tympan.decode.settings import read_settings
+from tympan.decode.options import ModelFileOptions, read_settings
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
 from tympan.text.tokenizer import SPACE
@@ -47,13 +49,24 @@ class ModelFiles:
     root: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def paths(self) -> dict[str, Path | None]:
+        """The files by the names of their options."""
+        return {
+            "asr_train_config": self.asr_train_config,
+            "asr_model_file": self.asr_model_file,
+            "lm_train_config": self.lm_train_config,
+            "lm_file": self.lm_file,
+            "ngram_file": self.ngram_file,
+            "bpemodel": self.bpemodel,
+        }
+
     def check(self) -> None:
         """All files that are missing, in one message."""
-        names = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
         missing = [
-            f"--{name} {getattr(self, name)}: no such file"
-            for name in names
-            if getattr(self, name) is not None and not getattr(self, name).is_file()
+            f"--{name} {path}: no such file"
+            for name, path in self.paths.items()
+            if path is not None and not path.is_file()
         ]
         if (self.lm_train_config is None) != (self.lm_file is None):
             missing.append("a language model needs both --lm_train_config and --lm_file")
@@ -125,6 +138,21 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     )
 
 
+def chosen_files(options: ModelFileOptions, *, model: str | os.PathLike[str] | None, flag: str) -> ModelFiles:
+    """The files that a command names one by one, over those of a folder; `flag` is the option that names the folder."""
+    names = [item.name for item in dataclasses.fields(ModelFileOptions) if item.name != "allow_import"]
+    given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
+    if model is not None:
+        return dataclasses.replace(find_model(model), **given)
+    if options.asr_model_file is None:
+        raise UserError(f"--asr_model_file FILE (with --asr_train_config), or {flag} FOLDER, says which model to use")
+    # ESPnet2 finds the configuration beside the weights.
+    given.setdefault("asr_train_config", options.asr_model_file.parent / CONFIG)
+    if options.lm_file is not None:
+        given.setdefault("lm_train_config", options.lm_file.parent / CONFIG)
+    return ModelFiles(**given)
+
+
 def _published(folder: Path) -> ModelFiles:
     """ESPnet2's packed models: meta.yaml names the files below the folder."""
     meta = _read_mapping(folder / "meta.yaml")
@@ -132,8 +160,8 @@ def _published(folder: Path) -> ModelFiles:
     for name in ("asr_train_config", "asr_model_file"):
         if not isinstance(named.get(name), str):
             raise UserError(f"{folder / 'meta.yaml'}: names no {name}: this is no packed recogniser")
-    known = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
-    return ModelFiles(root=folder, **{name: folder / named[name] for name in known if name in named})
+    files = {item.name: folder / named[item.name] for item in dataclasses.fields(ModelFiles) if item.name in named}
+    return ModelFiles(root=folder, **files)
 
 
 def _ngram(folder: Path) -> Path | None:
@@ -158,3 +186,57 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise UserError(f"{path}: must be a mapping of names to values")
     return values
+
+
+# The model hub. Its package is optional.
+
+
+def check_name(name: str) -> None:
+    """UserError unless this is OWNER/NAME."""
+    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
+        raise UserError(f"{name}: the name of a model on the hub is OWNER/NAME")
+
+
+def download(name: str) -> Path:
+    """OWNER/NAME of a model hub, into its cache."""
+    try:
+        check_name(name)
+    except UserError:
+        raise UserError(f"{name}: no such folder (and OWNER/NAME would be a model of the hub)") from None
+    hub = _package(f"{name}: no such folder; to load it from a model hub")
+    with _explained(f"{name}: no such folder, and the model hub says"):
+        return Path(hub.snapshot_download(name))
+
+
+def publish(folder: Path, name: str) -> str:
+    """Put the folder there as OWNER/NAME, created if it is not there. Returns its address."""
+    check_name(name)
+    hub = _package("--push_to")
+    with _explained(f"{folder} could not be published as {name}, the model hub says"):
+        api = hub.HfApi()
+        address = str(api.create_repo(name, exist_ok=True))
+        api.upload_folder(folder_path=folder, repo_id=name)
+    return address
+
+
+def check_can_publish(name: str) -> None:
+    """Before the work of packing: the name, and the package."""
+    check_name(name)
+    _package("--push_to")
+
+
+def _package(what: str) -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise UserError(f"{what}: pip install 'tympan[hub]'") from None
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """Errors of the hub, and of the network, are reported without a traceback."""
+    try:
+        yield
+    except Exception as error:
+        # Any of them: the package's transport, and with it the kind of its errors, changes from release to release.
+        raise UserError(f"{what}: {type(error).__name__}: {error}") from error

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tympan.decode.ngram_table import NgramTable
-from tympan.decode.scorer import Encoded
+from tympan.decode.search import Encoded
 from tympan.nn.beam_state import STATIC, BeamState
 from tympan.text.ngram.load import load_ngram
 from tympan.text.ngram.model import NgramModel

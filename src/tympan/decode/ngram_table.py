@@ -65,7 +65,8 @@ class NgramTable:
 
     def score(self, states: Tensor, words: Tensor) -> Tensor:
         """log10 p(word | context) for states and words of one shape (broadcast)."""
-        return self.walk(*torch.broadcast_tensors(states, words))[0]
+        shape = np.broadcast_shapes(states.shape, words.shape)
+        return self.walk(states.expand(shape), words.expand(shape))[0]
 
     def distribution(self, states: Tensor) -> Tensor:
         """log10 probabilities of every word: states (N,) -> (N, W)."""

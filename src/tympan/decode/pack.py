@@ -13,11 +13,13 @@ from safetensors.torch import save
 
 from tympan.decode.load import load_model
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.options import DecodeOptions, merged_options
+from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
 from tympan.text.ngram.binary import is_binary
+from tympan.text.ngram.load import load_ngram
 from tympan.text.vocabulary import read_token_list
 
 MODEL_KEYS = (
@@ -51,21 +53,21 @@ MODEL_KEYS = (
 
 
 def pack_model(
-    files: ModelFiles, output: Path, *, settings: DecodeSettings | None = None, allow_import: bool = False
+    files: ModelFiles, output: Path, *, options: DecodeOptions | None = None, allow_import: bool = False
 ) -> Path:
     """Write the folder and load it once, so that a packed model is known to work.
 
-    Without `settings`, those that the model's own folder brings are kept.
+    Without `options`, those that the model's own folder brings are kept.
     """
     files.check()
-    if settings is None and files.settings:
-        settings = DecodeSettings(**files.settings)
+    if options is None and files.settings:
+        options = merged_options(files.settings, {}, allow_import=allow_import)
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output}: is not empty; choose another folder for the packed model")
     with atomic_folder(output) as folder:
-        _write(files, folder, settings)
+        _write(files, folder, options)
         try:
-            _try(folder, files, settings or DecodeSettings(), allow_import=allow_import)
+            _try(folder, files, options or DecodeOptions(), allow_import=allow_import)
         except UserError as error:
             # The folder that the message names is gone when it is read.
             reason = str(error).replace(str(folder), str(output))
@@ -73,7 +75,7 @@ def pack_model(
     return output
 
 
-def _write(files: ModelFiles, output: Path, settings: DecodeSettings | None) -> None:
+def _write(files: ModelFiles, output: Path, options: DecodeOptions | None) -> None:
     _pack_recognizer(files, output)
     if files.lm_train_config is not None and files.lm_file is not None:
         values = _read(files.lm_train_config)
@@ -82,16 +84,19 @@ def _write(files: ModelFiles, output: Path, settings: DecodeSettings | None) -> 
         _write_weights(files.lm_file, output / "lm" / "model.safetensors")
     if files.ngram_file is not None:
         shutil.copyfile(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
-    if settings is not None:
-        _write_yaml(output / SETTINGS, dataclasses.asdict(settings))
+    if options is not None:
+        _write_yaml(output / SETTINGS, dataclasses.asdict(options))
 
 
-def _try(output: Path, files: ModelFiles, settings: DecodeSettings, *, allow_import: bool) -> None:
+def _try(output: Path, files: ModelFiles, options: DecodeOptions, *, allow_import: bool) -> None:
     """Load what was packed. A part that is not found there raises nothing: the model would only be worse."""
     found = find_model(output)
-    load_model(found, settings, allow_import=allow_import)
+    recognizer = Recognizer(load_model(found, allow_import=allow_import), options)
+    is_tried = "ngram_weight" in recognizer.kind.uses and options.ngram_weight != 0
+    if found.ngram_file is not None and not is_tried:
+        load_ngram(found.ngram_file)  # another search may be chosen later
     parts = ("lm_file", "ngram_file")
-    lost = [part for part in parts if (getattr(files, part) is None) != (getattr(found, part) is None)]
+    lost = [part for part in parts if (files.paths[part] is None) != (found.paths[part] is None)]
     assert not lost, f"{output}: {', '.join(lost)} is not found in the packed folder"
 
 

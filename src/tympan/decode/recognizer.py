@@ -1,13 +1,11 @@
-"""The recogniser: audio in, text with times out. Batched, bounded in memory, the same for any batch."""
+"""The recognizer: audio in, text with times out. Batched, bounded in memory, the same for any batch."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import numbers
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -16,22 +14,22 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from tympan.config.registry import is_import
 from tympan.data.audio import read_audio, resample
-from tympan.decode.alignment import Aligned, AlignedToken, align_tokens
-from tympan.decode.audio_input import MAX_CHANNELS, AudioInput, check_samples, samples_of
-from tympan.decode.ended import Ended
-from tympan.decode.given_text import GivenText, read_given_text
-from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
+from tympan.data.kaldi_dir import Segment
+from tympan.data.readers import MAX_CHANNELS
+from tympan.decode.alignment import Aligned, AlignedToken, GivenText, align_segments, align_tokens, read_given_text
+from tympan.decode.hypothesis import Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
-from tympan.decode.model_files import ModelFiles, find_model
-from tympan.decode.pauses import cut_at_pauses
-from tympan.decode.pieces_alignment import align_pieces
-from tympan.decode.plan import plan_by_length
-from tympan.decode.scorer import Encoded
-from tympan.decode.searcher import Searcher
-from tympan.decode.settings import DecodeSettings
+from tympan.decode.model_files import find_model
+from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle
+from tympan.decode.search import Encoded, Ended, SearchKind, find_search, run_search
+from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
+from tympan.decode.speech_input import AudioInput, check_samples, samples_of
 from tympan.errors import UserError
 from tympan.models.encoder.packed import group_by_length
+from tympan.models.parts import Packs
+from tympan.models.speech_model import SpeechModel
 from tympan.runtime.device import named_device
 from tympan.text.tokenizer import SPACE
 from tympan.text.words import join_words
@@ -41,47 +39,21 @@ CPU_SECONDS, CPU_PADDING = 20.0, 0.05
 it busy, and padding costs as much as speech. The search takes the whole batch.
 """
 
-MIN_PIECE_S = 1.0
-"""Words would be cut in two, and the encoder could make no frame of a piece."""
-
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Frames times states: a byte each."""
-
-
-@dataclass(frozen=True)
-class BatchLimits:
-    """Bounds on memory: utterances in a batch, their padded seconds together, and the longest piece of a recording
-    (0: recordings are never cut).
-    """
-
-    batch_size: int = 16
-    max_batch_s: float = 240.0
-    max_piece_s: float = 30.0
-
-    def __post_init__(self) -> None:
-        mistakes = []
-        if self.batch_size < 1:
-            mistakes.append(f"batch_size must be at least 1, found {self.batch_size}")
-        if not self.max_batch_s > 0:
-            mistakes.append(f"max_batch_s must be a positive number of seconds, found {self.max_batch_s}")
-        if self.max_piece_s != 0 and not MIN_PIECE_S <= self.max_piece_s < math.inf:
-            mistakes.append(
-                f"max_piece_s must be {MIN_PIECE_S:g} or more seconds, or 0 (never cut), found {self.max_piece_s}"
-            )
-        if mistakes:
-            raise UserError("\n".join(mistakes))
 
 
 class Recognizer:
     """`Recognizer.from_pretrained(folder)("a.wav").text`"""
 
-    def __init__(self, loaded: LoadedModel, settings: DecodeSettings, *, limits: BatchLimits | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedModel, options: DecodeOptions | None = None, *, limits: BatchLimits | None = None
+    ) -> None:
         self.loaded = loaded
-        self.settings = settings
+        self.options = options or DecodeOptions()
         self.limits = limits or BatchLimits()
-        self.searcher = Searcher(
-            loaded.model, settings, lm=loaded.lm, ngram=loaded.ngram, lexicon_search=loaded.lexicon_search
-        )
+        self.kind = choose_search(loaded.model, self.options.search)
+        self.search = self.kind.build(loaded, self.options)
 
     @classmethod
     def from_pretrained(
@@ -92,25 +64,26 @@ class Recognizer:
         dtype: str = "float32",
         allow_import: bool = False,
         limits: BatchLimits | None = None,
-        **settings: Any,
+        **options: Any,
     ) -> Recognizer:
         """A folder that `tympan pack` made, an experiment directory, or OWNER/NAME on a model hub.
 
-        `settings` are fields of DecodeSettings, over those that the folder brings.
+        `options` are fields of DecodeOptions, over those that the folder brings.
         """
         files = find_model(model)
-        known = [item.name for item in dataclasses.fields(DecodeSettings)]
-        unknown = [name for name in settings if name not in known]
+        known = [item.name for item in dataclasses.fields(DecodeOptions)]
+        unknown = [name for name in options if name not in known]
         if unknown:
-            raise UserError(f"there is no decode setting '{unknown[0]}'; known: {', '.join(known)}")
-        _check_asked_models(files, settings)
-        chosen = DecodeSettings(**{**files.settings, **settings})
-        loaded = load_model(files, chosen, device=named_device(device), dtype=dtype, allow_import=allow_import)
-        return cls(loaded, chosen, limits=limits)
+            raise UserError(f"there is no decode option '{unknown[0]}'; known: {', '.join(known)}")
+        chosen = merged_options(files.settings, options, allow_import=allow_import)
+        loaded = load_model(files, device=named_device(device), dtype=dtype, allow_import=allow_import)
+        recognizer = cls(loaded, chosen, limits=limits)
+        report_idle(recognizer.kind, options, has_lm=files.lm_file is not None, has_ngram=files.ngram_file is not None)
+        return recognizer
 
     @property
     def rate(self) -> int:
-        """Samples a second that the model hears."""
+        """Samples per second that the model takes."""
         return self.loaded.input.rate
 
     @property
@@ -129,8 +102,8 @@ class Recognizer:
     ) -> Hypothesis | list[Hypothesis]:
         """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list."""
         if isinstance(audio, list):
-            found = dict(self.recognize([self._read_item(item, place, rate) for place, item in enumerate(audio)]))
-            return [found[place][0] for place in range(len(audio))]
+            found = dict(self.recognize([self._read_item(item, index, rate) for index, item in enumerate(audio)]))
+            return [found[index][0] for index in range(len(audio))]
         samples = self.read(audio, rate=rate)
         self.check_length(samples)
         ((_, hypotheses),) = self.recognize([samples])
@@ -139,34 +112,15 @@ class Recognizer:
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
         """Samples (time,) at the model's rate; of several channels the first."""
         if isinstance(audio, str | os.PathLike):
-            return self.read_source(Path(audio))
+            return self._read_file(Path(audio))
         given = samples_of(audio, rate)
         return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
-    def read_source(
-        self,
-        source: str | os.PathLike[str],
-        *,
-        start_s: float = 0.0,
-        end_s: float | None = None,
-        base: Path | None = None,
-        allow_pipes: bool = False,
-    ) -> np.ndarray:
-        """A file (a Path), or what a line of wav.scp names (a string), or a part of it, likewise."""
-        samples = read_audio(
-            source,
-            rate=self.rate,
-            channel=0,
-            start_s=start_s,
-            end_s=end_s,
-            base=base,
-            allow_pipes=allow_pipes,
-        ).samples
-        try:
-            check_samples(samples, remedy="write the file as 16-bit PCM, or scale it")
-        except UserError as error:
-            raise UserError(f"{source}: {error}") from None
-        return samples
+    def read_segment(self, segment: Segment, *, base: Path | None = None, allow_pipes: bool = False) -> np.ndarray:
+        """Likewise, of a recording as a line of wav.scp names it: a file, or a command if those are allowed."""
+        return self._read_file(
+            segment.recording, start_s=segment.start_s, end_s=segment.end_s, base=base, allow_pipes=allow_pipes
+        )
 
     def take_array(self, array: np.ndarray) -> np.ndarray:
         """Stored samples at the model's rate, or stored features, as `recognize` takes them."""
@@ -190,73 +144,67 @@ class Recognizer:
         """Of samples (time,), or of features (frames, size)."""
         return len(speech) * (1 / self.rate if speech.ndim == 1 else self.loaded.input.feature_shift_s)
 
-    def recognize(self, samples: Sequence[np.ndarray]) -> Iterator[tuple[int, list[Hypothesis]]]:
-        """(place, n-best) for each recording (time,) or features (frames, size), the longest first: that wastes little.
+    def recognize(self, recordings: Sequence[np.ndarray]) -> Iterator[tuple[int, list[Hypothesis]]]:
+        """(index, n-best) for each recording, samples (time,) or features (frames, size), the longest first.
 
-        A recording longer than `max_piece_s` is cut at pauses; it gets one hypothesis, its pieces joined.
+        A recording longer than `max_piece_s` is cut at pauses; it gets one hypothesis, its segments joined. This plans
+        which segments are decoded together: give `decode` utterances whose batch is planned already.
         """
-        cuts = [self._cut(item) for item in samples]
-        pieces = [(place, start, end) for place, parts in enumerate(cuts) for start, end in parts]
-        done: dict[int, dict[int, list[Hypothesis]]] = {}
-        for (place, start, _), hypotheses in self._decoded(samples, pieces):
-            done.setdefault(place, {})[start] = hypotheses
-            if len(done[place]) == len(cuts[place]):
-                yield place, self._joined(done.pop(place))
+        speech = {str(index): recording for index, recording in enumerate(recordings)}
+        segments = {name: self.cut(recording, name=name) for name, recording in speech.items()}
+        found: dict[Segment, list[Hypothesis]] = {}
+        for batch in self._plan(speech, [segment for parts in segments.values() for segment in parts]):
+            arrays = [take_segment(segment, speech[segment.recording], self.rate) for segment in batch]
+            found.update(zip(batch, self.decode(arrays), strict=True))
+            for name in dict.fromkeys(segment.recording for segment in batch):
+                if all(segment in found for segment in segments[name]):
+                    yield int(name), self._joined([(segment, found.pop(segment)) for segment in segments[name]])
 
     def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
-        """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those."""
-        encoded = self.encode(inputs)
-        # A decoder may say blank where CTC does not keep it from it: it is nothing to read.
-        blank_id = self.loaded.model.blank_id
-        found = [
-            [ended.without(blank_id) for ended in hypotheses[: self.settings.nbest]]
-            for hypotheses in self.searcher(encoded)
-        ]
-        if not all(found):
-            raise UserError(
-                "the model's scores are not finite numbers, so there is no hypothesis (weights, or --dtype)"
-            )
-        best = [hypotheses[0].token_ids for hypotheses in found]
-        return [
-            [self._hypothesis(ended, aligned if rank == 0 else None) for rank, ended in enumerate(hypotheses)]
-            for hypotheses, aligned in zip(found, self._align(encoded, best), strict=True)
-        ]
+        """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those.
+
+        Digital silence has no text: a model may hear something in it.
+        """
+        heard = [index for index, speech in enumerate(inputs) if not _is_silence(speech)]
+        found = dict(zip(heard, self._search([inputs[index] for index in heard]), strict=True)) if heard else {}
+        return [found[index] if index in found else [self._silence()] for index in range(len(inputs))]
 
     @torch.inference_mode()
     def encode(self, inputs: Sequence[np.ndarray]) -> Encoded:
         """A batch through features and encoder. An input too short for one frame is a UserError."""
+        model = self.loaded.model
         prepared = self.loaded.input.prepare(inputs)
         lengths = [len(item) for item in prepared]
-        frames = self.loaded.model.output_lengths(torch.tensor(lengths, device=self.loaded.device))
+        frames = model.output_lengths(torch.tensor(lengths, device=self.loaded.device))
         if int(frames.min()) < 1:
             raise UserError(f"{min(lengths)} samples or frames are too short: the encoder makes no frame of them")
-        seconds = [self.duration_s(item) for item in inputs]
         groups: Sequence[Sequence[int]] = [range(len(inputs))]
-        if self.loaded.device.type == "cpu" and not self.loaded.model.packs_batches:
+        if self.loaded.device.type == "cpu" and not (isinstance(model, Packs) and model.packs_batches):
+            # The batch stays what was planned; an encoder that computes padding takes it in smaller groups.
+            seconds = [self.duration_s(item) for item in inputs]
             groups = group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS)
-        ctc = self.loaded.model.ctc
         outputs: dict[int, Tensor] = {}
         for group in groups:
-            speech, group_lengths = _pad([prepared[place] for place in group], self.loaded.device, self.loaded.dtype)
-            encoded = self.loaded.model.encode(speech, group_lengths)
-            for place, out, length in zip(group, encoded.out, encoded.lengths.tolist(), strict=True):
-                outputs[place] = out[:length]
-        ordered = [outputs[place] for place in range(len(inputs))]
+            speech, group_lengths = _pad([prepared[index] for index in group], self.loaded.device, self.loaded.dtype)
+            encoded = model.encode(speech, group_lengths)
+            for index, out, length in zip(group, encoded.out, encoded.lengths.tolist(), strict=True):
+                outputs[index] = out[:length]
+        ordered = [outputs[index] for index in range(len(inputs))]
         memory = pad_sequence(ordered, batch_first=True)
         return Encoded(
             memory=memory,
             lengths=torch.tensor([len(out) for out in ordered], device=memory.device),
-            log_probs=None if ctc is None else _log_posteriors(ctc, ordered),
+            log_probs=_log_posteriors(model, ordered) if model.has_ctc else None,
         )
 
     def align(self, audio: AudioInput, text: str) -> Hypothesis:
         """When each token of a given text is said; the score is the log probability of the best alignment.
 
-        An array holds samples at the model's rate, or features.
+        An array holds samples at the model's rate, or features. The text is cleaned as in training.
         """
         samples = audio if isinstance(audio, np.ndarray) else self.read(audio)
         given = self.given_text(text)
-        if self.loaded.model.ctc is None:
+        if not self.loaded.model.has_ctc:
             raise UserError("alignment needs CTC, and this model was trained without (ctc_weight 0)")
         self.check_length(samples)
         shift = self.loaded.input.frame_shift_s
@@ -266,8 +214,10 @@ class Recognizer:
                 f"{about_frames} frames and {len(given.ids)} tokens are too many for one alignment: "
                 "cut the recording (segments)"
             )
-        pieces = ((start / self.rate, self.encode([samples[start:end]])) for start, end in self._cut(samples))
-        found = align_pieces(pieces, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
+        segments = (
+            (segment.start_s, self.encode([take_segment(segment, samples, self.rate)])) for segment in self.cut(samples)
+        )
+        found = align_segments(segments, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
         if found.aligned is None:
             raise UserError(
                 f"the text has {len(given.ids)} tokens, more than the recording's {found.frames} encoder frames "
@@ -282,48 +232,71 @@ class Recognizer:
         """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
         return read_given_text(text, self.loaded.codec)
 
-    def _read_item(self, audio: AudioInput, place: int, rate: int | None) -> np.ndarray:
+    def cut(self, speech: np.ndarray, *, name: str = "") -> list[Segment]:
+        """The segments that speech is decoded in: one unless it is longer than `max_piece_s`. Features are not cut."""
+        if speech.ndim == 2 or self.limits.max_piece_s <= 0:
+            return [Segment(name)]
+        return cut_at_pauses(speech, self.rate, max_s=self.limits.max_piece_s, recording=name)
+
+    def _read_file(self, source: str | Path, **how: Any) -> np.ndarray:
+        """A file (a Path), or what a line of wav.scp names (a string)."""
+        samples = read_audio(source, rate=self.rate, channel=0, **how).samples
+        try:
+            check_samples(samples, remedy="write the file as 16-bit PCM, or scale it")
+        except UserError as error:
+            raise UserError(f"{source}: {error}") from None
+        return samples
+
+    def _read_item(self, audio: AudioInput, index: int, rate: int | None) -> np.ndarray:
         if isinstance(audio, numbers.Real):
             raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
         try:
             samples = self.read(audio, rate=rate)
             self.check_length(samples)
         except UserError as error:
-            raise UserError(f"recording [{place}] of the list: {error}") from None
+            raise UserError(f"recording [{index}] of the list: {error}") from None
         return samples
 
-    def _decoded(
-        self, samples: Sequence[np.ndarray], pieces: Sequence[tuple[int, int, int]]
-    ) -> Iterator[tuple[tuple[int, int, int], list[Hypothesis]]]:
-        """Each of `pieces` (place in `samples`, start, end) with its n-best. Digital silence has no text."""
-        arrays = [samples[place][start:end] for place, start, end in pieces]
-        heard = [number for number, array in enumerate(arrays) if array.ndim == 2 or array.any()]
-        for number in sorted(set(range(len(pieces))) - set(heard)):
-            yield pieces[number], [self._silence()]
+    def _plan(self, speech: dict[str, np.ndarray], segments: Sequence[Segment]) -> Iterator[list[Segment]]:
+        """Batches of segments; those of digital silence first, which cost nothing."""
+        arrays = [take_segment(segment, speech[segment.recording], self.rate) for segment in segments]
+        heard = [index for index, array in enumerate(arrays) if not _is_silence(array)]
+        if silent := sorted(set(range(len(segments))) - set(heard)):
+            yield [segments[index] for index in silent]
+        seconds = [self.duration_s(arrays[index]) for index in heard]
         limits = self.limits
-        seconds = [self.duration_s(arrays[number]) for number in heard]
         for batch in plan_by_length(seconds, batch_size=limits.batch_size, max_total=limits.max_batch_s):
-            numbers = [heard[place] for place in batch]
-            for number, hypotheses in zip(numbers, self.decode([arrays[n] for n in numbers]), strict=True):
-                yield pieces[number], hypotheses
+            yield [segments[heard[index]] for index in batch]
 
-    def _cut(self, speech: np.ndarray) -> list[tuple[int, int]]:
-        if speech.ndim == 2 or self.limits.max_piece_s <= 0:
-            return [(0, len(speech))]
-        return cut_at_pauses(speech, self.rate, max_s=self.limits.max_piece_s)
+    def _search(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
+        encoded = self.encode(inputs)
+        # A decoder may say blank where CTC does not keep it from it: it is nothing to read.
+        blank_id = self.loaded.model.blank_id
+        found = [
+            [ended.without(blank_id) for ended in hypotheses[: self.options.nbest]]
+            for hypotheses in run_search(self.search, encoded)
+        ]
+        if not all(found):
+            raise UserError(
+                "the model's scores are not finite numbers, so there is no hypothesis (weights, or --dtype)"
+            )
+        best = [hypotheses[0].token_ids for hypotheses in found]
+        return [
+            [self._hypothesis(ended, aligned if rank == 0 else None) for rank, ended in enumerate(hypotheses)]
+            for hypotheses, aligned in zip(found, self._align(encoded, best), strict=True)
+        ]
 
-    def _align(self, encoded: Encoded, texts: Sequence[Sequence[int]]) -> list[Aligned | None]:
+    def _align(self, encoded: Encoded, texts: Sequence[Sequence[int]]) -> Sequence[Aligned | None]:
         if encoded.log_probs is None:
             return [None] * len(texts)
         return align_tokens(encoded.log_probs, encoded.lengths, texts, blank_id=self.loaded.model.blank_id)
 
     def _hypothesis(self, ended: Ended, aligned: Aligned | None) -> Hypothesis:
-        tokens = self.loaded.codec.vocabulary.ids2tokens(ended.token_ids)
+        codec = self.loaded.codec
+        tokens = codec.vocabulary.ids2tokens(ended.token_ids)
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
-            text=self.loaded.codec.text_of(tokens)
-            if ended.words is None
-            else join_words(word for word, _ in ended.words),
+            text=codec.text_of(tokens) if ended.words is None else join_words(word for word, _ in ended.words),
             tokens=tuple(tokens),
             token_ids=ended.token_ids,
             score=ended.score,
@@ -334,41 +307,40 @@ class Recognizer:
         )
 
     def _silence(self) -> Hypothesis:
-        """The answer to digital silence, of which a model may dream."""
-        words = () if self.settings.search == "lexicon" else None
-        aligned = None if self.loaded.model.ctc is None else Aligned([], 0.0)
-        return self._hypothesis(Ended((), 0.0, {}, words=words), aligned)
+        """What the search says before it has heard anything."""
+        (nothing,) = self.search.partial(self.search.start(1))
+        aligned = Aligned([], 0.0) if self.loaded.model.has_ctc else None
+        return self._hypothesis(dataclasses.replace(nothing, score=0.0, scores={}), aligned)
 
-    def _joined(self, parts: dict[int, list[Hypothesis]]) -> list[Hypothesis]:
+    def _joined(self, parts: Sequence[tuple[Segment, list[Hypothesis]]]) -> list[Hypothesis]:
         if len(parts) == 1:
-            return next(iter(parts.values()))
-        pieces = [Piece(start / self.rate, hypotheses[0]) for start, hypotheses in sorted(parts.items())]
-        return [join_pieces(pieces, separator=self.loaded.codec.separator)]
+            return parts[0][1]
+        best = [(segment, hypotheses[0]) for segment, hypotheses in parts]
+        return [join_hypotheses(best, separator=self.loaded.codec.separator)]
 
 
-def _check_asked_models(files: ModelFiles, settings: Mapping[str, Any]) -> None:
-    """A weight that is asked for, of something that the model does not have, would change nothing."""
-    parts = {
-        "lm_weight": (files.lm_file, "neural language model", "--lm_train_config and --lm_file"),
-        "ngram_weight": (files.ngram_file, "n-gram", "--ngram_file"),
-    }
-    mistakes = [
-        f"{name} {settings[name]}: the model has no {kind}; leave it out, or pack one with {options}"
-        for name, (file, kind, options) in parts.items()
-        if settings.get(name) and file is None
-    ]
-    if mistakes:
-        raise UserError("\n".join(mistakes))
+def choose_search(model: SpeechModel, name: str | None) -> SearchKind:
+    """The search of this name, or the first that the model offers. One of the user's own is taken as it is."""
+    if name is None:
+        return find_search(model.searches[0])
+    if not is_import(name) and name not in model.searches:
+        raise UserError(f"this model can't be decoded with search {name}; it offers {', '.join(model.searches)}")
+    return find_search(name)
 
 
-def _log_posteriors(ctc: Any, outputs: Sequence[Tensor]) -> Tensor:
+def _is_silence(speech: np.ndarray) -> bool:
+    """Digital silence; features are never."""
+    return speech.ndim == 1 and not speech.any()
+
+
+def _log_posteriors(model: SpeechModel, outputs: Sequence[Tensor]) -> Tensor:
     """(U, T, V), zero beyond each utterance. The frames of a token lie behind one another: searches and alignments want
     few tokens of all frames. Utterance by utterance: this is the largest tensor of all, padding would count double.
     """
     frames = max(len(out) for out in outputs)
     by_token: Tensor | None = None
     for row, out in enumerate(outputs):
-        log_probs: Tensor = ctc.log_softmax(out)
+        log_probs = model.ctc_log_posteriors(out)
         if by_token is None:
             by_token = log_probs.new_zeros(len(outputs), log_probs.size(1), frames)
         by_token[row, :, : len(out)].copy_(log_probs.t())

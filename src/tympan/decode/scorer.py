@@ -1,54 +1,83 @@
-"""What the search asks of a scorer: scores of the next token, for every hypothesis of every utterance at once.
+"""Scorers: scores of the next token, for every hypothesis of every utterance at once.
 
-Shapes in this room: U utterances, B beams (hypotheses of an utterance), C candidates, V vocabulary, T encoder frames.
+The attention decoder, a neural language model and the length bonus are here; the CTC prefix score is in `ctc_prefix`,
+the n-gram in `ngram_scorer`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from tympan.nn.beam_state import BeamState
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """A batch of encoded utterances: what every scorer starts from."""
-
-    memory: Tensor  # (U, T, dim)
-    lengths: Tensor  # (U,)
-    log_probs: Tensor | None = None
-    """CTC log posteriors (U, T, V), where the model has CTC."""
-
-    @property
-    def utterances(self) -> int:
-        return self.memory.size(0)
-
-    def select(self, index: Tensor) -> Encoded:
-        """Only these utterances, without the padding that they no longer need."""
-        lengths = self.lengths[index]
-        frames = int(lengths.max())
-        log_probs = None if self.log_probs is None else self.log_probs[index, :frames]
-        return Encoded(memory=self.memory[index, :frames], lengths=lengths, log_probs=log_probs)
+from tympan.decode.search import Encoded
+from tympan.models.lm.model import LanguageModel
+from tympan.models.parts import StepDecoder
+from tympan.nn.beam_state import STATIC, BeamState
 
 
 class FullScorer(Protocol):
     """Scores the whole vocabulary: the attention decoder, a language model, the length bonus."""
 
-    def start(self, encoded: Encoded, beams: int) -> BeamState: ...
+    def start(self, encoded: Encoded, beams: int, /) -> BeamState: ...
 
-    def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: Any, /) -> tuple[Tensor, BeamState]:
         """Tokens (U, B), the last of each hypothesis, sos at first -> log scores (U, B, V) of what may follow."""
         ...
 
 
 class PartialScorer(Protocol):
-    """Scores pre-selected candidates alone, because the whole vocabulary would cost too much: the CTC prefix score."""
+    """Scores only selected candidates, because the whole vocabulary would cost too much: the CTC prefix score."""
 
-    def start(self, encoded: Encoded, beams: int) -> BeamState: ...
+    def start(self, encoded: Encoded, beams: int, /) -> BeamState: ...
 
-    def step(self, tokens: Tensor, state: Any, *, candidates: Tensor | None) -> tuple[Tensor, Any]:
+    def step(self, tokens: Tensor, state: Any, /, *, candidates: Tensor | None) -> tuple[Tensor, BeamState]:
         """Log scores (U, B, C) of the candidates (U, B, C), of the whole vocabulary if there are none."""
         ...
+
+
+class AttentionScorer:
+    """log P(next token | prefix, speech) of the attention decoder."""
+
+    def __init__(self, decoder: StepDecoder) -> None:
+        self.decoder = decoder
+
+    def start(self, encoded: Encoded, beams: int) -> BeamState:
+        return self.decoder.start(encoded.memory, encoded.lengths, beams)
+
+    def step(self, tokens: Tensor, state: BeamState) -> tuple[Tensor, BeamState]:
+        return self.decoder.step(tokens, state)
+
+
+class LmScorer:
+    """log P(next token | prefix) of a neural language model."""
+
+    def __init__(self, lm: LanguageModel) -> None:
+        self.lm = lm
+
+    def start(self, encoded: Encoded, beams: int) -> BeamState:
+        return self.lm.start(encoded.utterances, beams, encoded.memory.device, encoded.memory.dtype)
+
+    def step(self, tokens: Tensor, state: BeamState) -> tuple[Tensor, BeamState]:
+        return self.lm.step(tokens, state)
+
+
+@dataclass(frozen=True)
+class LengthBonusState(BeamState):
+    """One, of the right type and place."""
+
+    one: Tensor = field(metadata=STATIC)  # ()
+
+
+class LengthBonus:
+    """One for every token, eos included."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.vocab_size = vocab_size
+
+    def start(self, encoded: Encoded, beams: int) -> LengthBonusState:
+        return LengthBonusState(one=encoded.memory.new_ones(()))
+
+    def step(self, tokens: Tensor, state: LengthBonusState) -> tuple[Tensor, LengthBonusState]:
+        return state.one.expand(*tokens.shape, self.vocab_size), state

@@ -1,235 +1,222 @@
-"""Label-synchronous beam search over many utterances at once: score, prune, extend, end, rank.
+"""Searches: what a search is, which ones there are, and what each of them needs and uses.
 
-The result for an utterance does not depend on its company: hypotheses are compared within an utterance only, and an
-utterance that has finished leaves the batch.
+This module imports no torch: the options of the commands, and checks of a configuration, read it.
+
+A new search is a class like `Search`, a `SearchKind` that describes it, and a line in `SEARCHES`. Without that line it
+is chosen as `--search package.module:KIND`.
+
+Shapes in this package: U utterances, B beams (hypotheses of an utterance), C candidates, V vocabulary, T
+encoder frames.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+import importlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-import torch
-from torch import Tensor
+from tympan.config.registry import Registry
+from tympan.config.resolve import Layer, resolve
+from tympan.errors import UserError
 
-from tympan.decode.candidates import Candidates, all_tokens, best_tokens, best_tokens_and_eos
-from tympan.decode.ended import Ended, is_end_detected, rank
-from tympan.decode.limits import LengthLimits
-from tympan.decode.scorer import Encoded
-from tympan.nn.beam_state import PER_UTTERANCE, BeamState
+if TYPE_CHECKING:
+    from torch import Tensor
 
-DEAD = float("-inf")
+    from tympan.decode.load import LoadedModel
+    from tympan.decode.options import DecodeOptions
+
+State = TypeVar("State")
+
+SEARCHES = Registry(
+    "search",
+    {
+        "joint": "tympan.decode.search:JOINT",
+        "ctc_greedy": "tympan.decode.search:CTC_GREEDY",
+        "ctc_prefix": "tympan.decode.search:CTC_PREFIX",
+        "rescore": "tympan.decode.search:RESCORE",
+        "lexicon": "tympan.decode.search:LEXICON",
+    },
+)
+"""Where the `SearchKind` of a name is. It is imported when the name is chosen, and for the help."""
+
+Need = Literal["ctc", "decoder", "lexicon"]
+NEEDS: dict[Need, str] = {
+    "ctc": "CTC, and this model was trained without (ctc_weight 0)",
+    "decoder": "an attention decoder, and this model has none",
+    "lexicon": "a model whose tokens are phones of a lexicon: one trained with --token_type phn --g2p FILE",
+}
 
 
 @dataclass(frozen=True)
-class Weighted:
-    """A scorer and its weight in the sum."""
+class Encoded:
+    """A batch of encoded utterances, or the next piece of each of them."""
 
-    scorer: Any
-    weight: float
+    memory: Tensor  # (U, T, dim)
+    lengths: Tensor  # (U,)
+    log_probs: Tensor | None = None
+    """CTC log posteriors (U, T, V), where the model has CTC."""
+
+    @property
+    def utterances(self) -> int:
+        return self.memory.size(0)
+
+    def select(self, index: Tensor) -> Encoded:
+        """Only these utterances, without the padding that they no longer need."""
+        lengths = self.lengths[index]
+        frames = int(lengths.max())
+        log_probs = None if self.log_probs is None else self.log_probs[index, :frames]
+        return Encoded(memory=self.memory[index, :frames], lengths=lengths, log_probs=log_probs)
 
 
 @dataclass(frozen=True)
-class Beams(BeamState):
-    """The running hypotheses. One whose score is -inf is an empty place."""
+class Ended:
+    """One result of a search."""
 
-    tokens: Tensor  # (U, B, length), sos first
-    score: Tensor  # (U, B)
-    scores: Tensor  # (U, B, scorers), before weighting
-    row: Tensor = field(metadata=PER_UTTERANCE)  # (U,), the utterance's place in the batch it came in
+    token_ids: tuple[int, ...]
+    """Without sos and eos."""
+    score: float
+    scores: dict[str, float]
+    """Of each scorer, before weighting."""
+    words: tuple[tuple[str, int], ...] | None = None
+    """Words with how many of the tokens each takes, where a lexicon says so."""
+    is_ended_twice: bool = False
+    """It ended by itself in the last step, where ESPnet2 gives every hypothesis an eos: its length counts both."""
+
+    @property
+    def length(self) -> int:
+        """Tokens with sos and eos, as ESPnet2 counts a hypothesis."""
+        return len(self.token_ids) + 2 + self.is_ended_twice
+
+    def without(self, token_id: int) -> Ended:
+        """The same with this token left out."""
+        if token_id not in self.token_ids:
+            return self
+        return replace(self, token_ids=tuple(one for one in self.token_ids if one != token_id))
 
 
-@dataclass(frozen=True)
-class Extended:
-    """The survivors of a step, before those that ended leave."""
+class Search(Protocol[State]):
+    """From the encoding of a batch to the hypotheses of every utterance.
 
-    parents: Tensor  # (U, B)
-    tokens: Tensor  # (U, B)
-    score: Tensor  # (U, B)
-    scores: Tensor  # (U, B, scorers)
+    `start`, then `accept` once or many times, then `finish`. Offline decoding accepts the whole encoding at once. The
+    frames of one utterance may come in any number of pieces, and the result is the same. The result for an utterance
+    does not depend on the others in the batch.
 
-
-class BeamSearch:
-    """Joint search with any number of scorers. Weights of zero are to be left out by the caller.
-
-    `offers_end`: a hypothesis may end although the end is not among its best continuations, where these are chosen
-    before all have scored.
+    A state is never changed in place: an older one stays valid.
     """
 
-    def __init__(
-        self,
-        full: Mapping[str, Weighted],
-        partial: Mapping[str, Weighted],
-        *,
-        beam_size: int,
-        sos: int,
-        eos: int,
-        vocab_size: int,
-        pre_beam_ratio: float = 1.5,
-        has_pre_beam: bool = True,
-        offers_end: bool = True,
-        is_length_normalized: bool = False,
-    ) -> None:
-        self.full = dict(full)
-        self.partial = dict(partial)
-        self.beam_size = beam_size
-        self.sos = sos
-        self.eos = eos
-        self.vocab_size = vocab_size
-        self.pre_beam_size = int(pre_beam_ratio * beam_size)
-        self.has_pre_beam = has_pre_beam and bool(full) and bool(partial) and self.pre_beam_size < vocab_size
-        self.offers_end = offers_end
-        self.is_length_normalized = is_length_normalized
+    def start(self, utterances: int, /) -> State:
+        """The state before the first frame."""
+        ...
 
-    @torch.inference_mode()
-    def __call__(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
-        """All hypotheses that ended, best first, for each utterance. Where none did, the shortest length is relaxed
-        first, then the end is offered.
-        """
-        return self._search_until_found(encoded, limits, offers_end=self.offers_end)
+    def accept(self, state: State, encoded: Encoded, /) -> State:
+        """Take the next frames of every utterance; `encoded.lengths` says how many, 0 for one that is over."""
+        ...
 
-    def _search_until_found(self, encoded: Encoded, limits: LengthLimits, *, offers_end: bool) -> list[list[Ended]]:
-        every = self._search(encoded, limits, offers_end=offers_end)
-        found = [rank(ended, is_length_normalized=self.is_length_normalized) for ended in every]
-        missing = [row for row, hypotheses in enumerate(found) if not hypotheses]
-        if missing and (limits.minlenratio != 0 or not offers_end):
-            others = encoded.select(torch.tensor(missing, device=encoded.lengths.device))
-            is_relaxing = limits.minlenratio != 0
-            again = self._search_until_found(
-                others, limits.relaxed() if is_relaxing else limits, offers_end=offers_end or not is_relaxing
-            )
-            for row, hypotheses in zip(missing, again, strict=True):
-                found[row] = hypotheses
-        return found
+    def partial(self, state: State, /) -> list[Ended]:
+        """The best hypothesis so far of every utterance; an empty one where the search can't tell before the end."""
+        ...
 
-    def _search(self, encoded: Encoded, limits: LengthLimits, *, offers_end: bool) -> list[list[Ended]]:
-        frames = encoded.lengths.tolist()
-        ended: list[list[Ended]] = [[] for _ in frames]
-        beams = self._first_beams(encoded)
-        states = {name: item.scorer.start(encoded, 1) for name, item in [*self.full.items(), *self.partial.items()]}
-        for step in range(max(map(limits.max_steps, frames))):
-            extended, states = self._step(beams, states, offers_end=offers_end)
-            states = {name: state.reorder(extended.parents) for name, state in states.items()}
-            beams = self._collect(beams, extended, step=step, frames=frames, limits=limits, ended=ended)
-            going = self._going(beams, step=step, frames=frames, limits=limits, ended=ended)
-            if not going:
-                break
-            if len(going) < len(beams.row):
-                kept = torch.tensor(going, device=beams.row.device)
-                beams = beams.keep(kept)
-                states = {name: state.keep(kept) for name, state in states.items()}
-        return ended
-
-    def _first_beams(self, encoded: Encoded) -> Beams:
-        zeros = torch.zeros(encoded.utterances, 1, dtype=torch.float64, device=encoded.memory.device)
-        return Beams(
-            tokens=torch.full_like(zeros, self.sos, dtype=torch.long).unsqueeze(2),
-            score=zeros,
-            scores=zeros.unsqueeze(2).expand(-1, -1, len(self.full) + len(self.partial)),
-            row=torch.arange(encoded.utterances, device=encoded.memory.device),
-        )
-
-    def _step(self, beams: Beams, states: dict[str, Any], *, offers_end: bool) -> tuple[Extended, dict[str, Any]]:
-        last = beams.tokens[:, :, -1]
-        new_states: dict[str, Any] = {}
-        whole: list[Tensor] = []
-        for name, item in self.full.items():
-            scores, new_states[name] = item.scorer.step(last, states[name])
-            whole.append(scores)
-        candidates = self._prune(whole, beams, offers_end=offers_end)
-        local = [scores.gather(2, candidates.tokens) for scores in whole]
-        asked = None if candidates.is_vocabulary else candidates.tokens
-        for name, item in self.partial.items():
-            scores, new_states[name] = item.scorer.step(last, states[name], candidates=asked)
-            local.append(scores)
-        return self._extend(beams, candidates, local), new_states
-
-    def _prune(self, whole: Sequence[Tensor], beams: Beams, *, offers_end: bool) -> Candidates:
-        if not whole:
-            return all_tokens(beams.score.unsqueeze(2).expand(-1, -1, self.vocab_size))
-        weighted = _weighted_sum(whole, [item.weight for item in self.full.values()])
-        if not self.partial:
-            return best_tokens(weighted, self.beam_size)
-        if not self.has_pre_beam:
-            return all_tokens(weighted)
-        if not offers_end:
-            return best_tokens(weighted, self.pre_beam_size)
-        return best_tokens_and_eos(weighted, self.pre_beam_size, eos=self.eos)
-
-    def _extend(self, beams: Beams, candidates: Candidates, local: Sequence[Tensor]) -> Extended:
-        weights = [item.weight for item in [*self.full.values(), *self.partial.values()]]
-        local = [scores.double() for scores in local]
-        total = beams.score.unsqueeze(2) + _weighted_sum(local, weights)
-        if candidates.is_extra is not None:
-            total = total.masked_fill(candidates.is_extra, DEAD)
-        choices = total.size(2)
-        score, flat = total.flatten(1).topk(min(self.beam_size, total.size(1) * choices), dim=1)
-        parents = flat // choices
-        chosen = torch.stack([scores.flatten(1).gather(1, flat) for scores in local], dim=2)
-        before = beams.scores.gather(1, parents.unsqueeze(2).expand_as(chosen))
-        return Extended(
-            parents=parents,
-            tokens=candidates.tokens.flatten(1).gather(1, flat),
-            score=score,
-            scores=before + chosen,
-        )
-
-    def _collect(
-        self,
-        beams: Beams,
-        extended: Extended,
-        *,
-        step: int,
-        frames: Sequence[int],
-        limits: LengthLimits,
-        ended: list[list[Ended]],
-    ) -> Beams:
-        """Move what ended (by eos, or because the limit is reached) to `ended`; the others are the new beams."""
-        history = beams.tokens.gather(1, extended.parents.unsqueeze(2).expand(-1, -1, beams.tokens.size(2)))
-        rows = beams.row.tolist()
-        at_limit = torch.tensor([step + 1 >= limits.max_steps(frames[row]) for row in rows], device=history.device)
-        is_alive = extended.score > DEAD
-        ends = is_alive & ((extended.tokens == self.eos) | at_limit.unsqueeze(1))
-        names = [*self.full, *self.partial]
-        for place, beam in ends.nonzero().tolist():
-            row = rows[place]
-            if step < limits.min_steps(frames[row]):
-                continue
-            token = int(extended.tokens[place, beam])
-            is_eos = token == self.eos
-            last = [] if is_eos else [token]
-            scores = extended.scores[place, beam].tolist()
-            ended[row].append(
-                Ended(
-                    token_ids=(*history[place, beam, 1:].tolist(), *last),
-                    score=float(extended.score[place, beam]),
-                    scores=dict(zip(names, scores, strict=True)),
-                    is_ended_twice=is_eos and bool(at_limit[place]),
-                )
-            )
-        return Beams(
-            tokens=torch.cat([history, extended.tokens.unsqueeze(2)], dim=2),
-            score=extended.score.masked_fill(ends, DEAD),
-            scores=extended.scores,
-            row=beams.row,
-        )
-
-    def _going(
-        self, beams: Beams, *, step: int, frames: Sequence[int], limits: LengthLimits, ended: Sequence[Sequence[Ended]]
-    ) -> list[int]:
-        """Places of the utterances that go on."""
-        is_alive = (beams.score > DEAD).any(1).tolist()
-        going = []
-        for place, row in enumerate(beams.row.tolist()):
-            is_finished = limits.has_end_detection and is_end_detected(ended[row], step)
-            if is_alive[place] and not is_finished:
-                going.append(place)
-        return going
+    def finish(self, state: State, /) -> list[list[Ended]]:
+        """The hypotheses of every utterance, best first. None at all means that the scores were not numbers."""
+        ...
 
 
-def _weighted_sum(scores: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
-    total = scores[0] * weights[0]
-    for part, weight in zip(scores[1:], weights[1:], strict=True):
-        total = torch.add(total, part, alpha=weight)
-    return total
+Builder = Callable[["LoadedModel", "DecodeOptions"], Search[Any]]
+
+
+@dataclass(frozen=True)
+class SearchKind:
+    """A search as a user chooses it."""
+
+    name: str
+    help: str
+    builder: str | Builder
+    """What makes the search for a model, or where that is: `module:function`, imported when it is needed."""
+    uses: Collection[str] = ()
+    """The options of `tympan.decode.options.DecodeOptions` that it reads. To give another one is reported."""
+    needs: tuple[Need, ...] = ()
+    """What the model must have."""
+    options: type[Any] | None = None
+    """A dataclass of options of its own, which the user gives as `search_conf`."""
+
+    def build(self, loaded: LoadedModel, options: DecodeOptions) -> Search[Any]:
+        """The search for a model. UserError if the model lacks something, or the options do not fit."""
+        for need in self.needs:
+            if need not in loaded.abilities:
+                raise UserError(f"search {self.name} needs {NEEDS[need]}")
+        self.own_options(options.search_conf)
+        builder: Builder = _imported(self.builder) if isinstance(self.builder, str) else self.builder
+        return builder(loaded, options)
+
+    def own_options(self, search_conf: dict[str, Any]) -> Any:
+        """An instance of `options`, checked and complete; None for a search without own options."""
+        if self.options is not None:
+            return resolve(self.options, [Layer(search_conf, lambda path: f"search_conf {'.'.join(path)}")])
+        if search_conf:
+            raise UserError(f"search_conf {', '.join(search_conf)}: search {self.name} has no options of its own")
+        return None
+
+
+def find_search(name: str) -> SearchKind:
+    """The search of this name, or the one that `package.module:KIND` names."""
+    kind = _imported(SEARCHES.target(name))
+    if not isinstance(kind, SearchKind):
+        raise UserError(f"search '{name}': {name.partition(':')[2]} is no tympan.decode.search.SearchKind")
+    return kind
+
+
+def run_search(search: Search[State], encoded: Encoded) -> list[list[Ended]]:
+    """Everything at once."""
+    return search.finish(search.accept(search.start(encoded.utterances), encoded))
+
+
+def _imported(target: str) -> Any:
+    module_name, _, name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise
+        raise UserError(f"'{target}': there is no module '{error.name}' on the Python path") from None
+    if not hasattr(module, name):
+        raise UserError(f"'{target}': the module '{module_name}' has no '{name}'")
+    return getattr(module, name)
+
+
+_SCORERS = ("ctc_weight", "lm_weight", "ngram_weight", "ngram_scorer", "ngram_scores_end", "penalty")
+
+JOINT = SearchKind(
+    "joint",
+    help="beam search with attention decoder, CTC, LM and n-gram, token by token",
+    builder="tympan.decode.joint:build_joint",
+    uses=("beam_size", "nbest", *_SCORERS, "maxlenratio", "minlenratio", "normalize_length"),
+)
+CTC_GREEDY = SearchKind(
+    "ctc_greedy",
+    help="best token of every CTC frame",
+    builder="tympan.decode.ctc_search:build_greedy",
+    needs=("ctc",),
+)
+CTC_PREFIX = SearchKind(
+    "ctc_prefix",
+    help="CTC prefix beam search, frame by frame",
+    builder="tympan.decode.ctc_search:build_prefix",
+    uses=("beam_size", "nbest"),
+    needs=("ctc",),
+)
+RESCORE = SearchKind(
+    "rescore",
+    help="n-best list of ctc_prefix, rescored by decoder, LM and n-gram",
+    builder="tympan.decode.joint:build_rescore",
+    uses=("beam_size", "nbest", *_SCORERS, "normalize_length"),
+    needs=("ctc",),
+)
+LEXICON = SearchKind(
+    "lexicon",
+    help="words of a pronunciation lexicon, with an n-gram of words",
+    builder="tympan.decode.lexicon_search:build_lexicon",
+    # lm_weight: a neural LM is rejected unless it counts nothing.
+    uses=("beam_size", "nbest", "lm_weight", "ngram_weight", "penalty"),
+    needs=("ctc", "lexicon"),
+)

@@ -1,38 +1,75 @@
-"""A decode from data files to the output tree: planned by length, journalled as it goes, resumed if it was killed."""
+"""A decode from data files to the output tree: planned by length, journalled as it goes, continued if it was killed."""
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import logging
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from tympan.data.audio import is_pipe
 from tympan.data.index import UtteranceIndex
-from tympan.data.readers import AUDIO_TYPES, Context, require_type, value_length
-from tympan.decode.audio_input import MAX_CHANNELS
-from tympan.decode.journal import Journal, Result
-from tympan.decode.origin import origin_of
-from tympan.decode.output_tree import clear_output_tree, write_output_tree
-from tympan.decode.plan import plan_by_length
-from tympan.decode.task import DecodeSpec, DecodeTask, Source, run_task
+from tympan.data.kaldi_dir import Segment
+from tympan.data.readers import AUDIO_TYPES, find_segment, read_value, require_type, value_seconds
+from tympan.decode.journal import Journal, Result, Utterance, origin_of
+from tympan.decode.model_files import ModelFiles
+from tympan.decode.options import BatchLimits, DecodeOptions, unused_options
+from tympan.decode.output import clear_output_tree, write_output_tree
+from tympan.decode.recognizer import Recognizer
+from tympan.decode.segments import plan_by_length
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.executor import map_jobs
+from tympan.runtime.malloc import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
-USUAL_RATE, USUAL_FEATURE_RATE = 16000, 100
 SPEECH_TYPES = (*AUDIO_TYPES, "kaldi_ark", "npy", "text_float", "csv_float")
+
+Speech = np.ndarray | UserError
+"""Samples or features as a recognizer takes them, or why there are none."""
+
+
+@dataclass(frozen=True)
+class DecodeSpec:
+    """Everything a process needs to build the recognizer. Compared by `key`, so that it is built once."""
+
+    files: ModelFiles
+    options: DecodeOptions
+    limits: BatchLimits
+    device: str = "cpu"
+    dtype: str = "float32"
+    allow_import: bool = False
+    allow_pipes: bool = False
+    num_workers: int = 1
+    num_threads: int | None = None
+    given: tuple[str, ...] = ()
+    """Names of the options that the user gave."""
+
+    @property
+    def key(self) -> str:
+        return repr(self)
+
+
+@dataclass(frozen=True)
+class DecodeTask:
+    """The unit of work: one batch of utterances, in this process or another."""
+
+    spec: DecodeSpec
+    utterances: tuple[Utterance, ...]
 
 
 @dataclass(frozen=True)
 class Work:
-    """How the work is spread and whether an earlier run goes on."""
+    """How the work is spread, and whether an earlier run is continued."""
 
     nj: int = 1
     executor: Literal["local", "dask"] = "local"
@@ -50,26 +87,25 @@ class Summary:
     elapsed_s: float
 
 
-def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, work: Work) -> Summary:
-    """Decode every source; results stand in `output_dir` in the order of the sources."""
+def decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: Path, work: Work) -> Summary:
+    """Decode every utterance; results stand in `output_dir` in the order of the utterances."""
     began = time.monotonic()
     journal = Journal(output_dir / "logdir" / "results.jsonl", _conditions(spec), resume=work.resume)
-    origins = {source.id: origin_of(source) for source in sources}
-    left = _left(sources, journal, origins)
+    origins = {utterance.id: origin_of(utterance) for utterance in utterances}
+    left = _left(utterances, journal, origins)
     seconds, failures = _measure(left)
     failed = {failure.id for failure in failures}
-    left = [source for source in left if source.id not in failed]
-    tasks = _plan(left, [seconds[source.id] for source in left], spec)
+    left = [utterance for utterance in left if utterance.id not in failed]
     audio_s = 0.0
     with journal:
         jobs = map_jobs(
             run_task,
-            tasks,
+            _plan(left, [seconds[utterance.id] for utterance in left], spec),
             nj=work.nj,
             description="decoding",
             executor=work.executor,
             dask_address=work.dask_address,
-            weight=lambda task: len(task.sources),
+            weight=lambda task: len(task.utterances),
             unit="utt",
         )
         for results in jobs:
@@ -78,24 +114,24 @@ def decode_data(sources: Sequence[Source], spec: DecodeSpec, output_dir: Path, w
             journal.add(replace(result, origin=origins[result.id]) for result in results)
             failures += [result for result in results if result.error is not None]
             audio_s += sum(result.duration_s for result in results)
+    order = {utterance.id: index for index, utterance in enumerate(utterances)}
     write_output_tree(
         output_dir,
-        [source.id for source in sources],
+        list(order),
         journal.done,
-        nbest=spec.settings.nbest,
+        nbest=spec.options.nbest,
         nj=work.nj,
         space_symbol=spec.files.space_symbol(),
     )
-    order = {source.id: place for place, source in enumerate(sources)}
     failures.sort(key=lambda failure: order[failure.id])
     _write_failures(output_dir / "failed", failures)
-    decoded = sum(source.id in journal.done for source in sources)
+    decoded = sum(name in journal.done for name in order)
     return Summary(decoded, tuple(failures), audio_s, time.monotonic() - began)
 
 
-def read_sources(
+def read_utterances(
     triples: Iterable[tuple[str, str, str]], *, key_file: str | os.PathLike[str] | None = None
-) -> list[Source]:
+) -> list[Utterance]:
     """The speech of `--data_path_and_name_and_type`, in the order of the file (or of `key_file`)."""
     speech = [(path, data_type) for path, name, data_type in triples if name == "speech"]
     if len(speech) != 1:
@@ -108,56 +144,146 @@ def read_sources(
     kind, base = require_type(data_type), Path(path).parent
     if kind not in SPEECH_TYPES:
         raise UserError(f"{path}: type {kind} holds no speech; choose from {', '.join(SPEECH_TYPES)}")
-    return [Source(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
+    return [Utterance(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
 
 
-def _left(sources: Sequence[Source], journal: Journal, origins: Mapping[str, str]) -> list[Source]:
-    """What an earlier run has not decoded, or has decoded of other recordings."""
+def run_task(task: DecodeTask) -> list[Result]:
+    """Results in the order of the utterances. What cannot be read or decoded is a result with an error."""
+    recognizer = build_recognizer(task.spec)
+    with ThreadPoolExecutor(max(1, task.spec.num_workers)) as pool:
+        speech = list(pool.map(lambda utterance: _read(utterance, recognizer, task.spec), task.utterances))
+    names = [utterance.id for utterance in task.utterances]
+    return decode_together(recognizer, list(zip(names, speech, strict=True)), is_batch=True)
+
+
+def decode_together(
+    recognizer: Recognizer, items: Sequence[tuple[str, Speech]], *, is_batch: bool = False
+) -> list[Result]:
+    """Results of named speech, in its order. `is_batch`: these are to be decoded as one batch.
+
+    If that fails (memory), they are decoded one by one, so that the work of the others is not lost.
+    """
+    results = [Result(name, error=str(speech)) if isinstance(speech, UserError) else None for name, speech in items]
+    given = [(index, speech) for index, (_, speech) in enumerate(items) if isinstance(speech, np.ndarray)]
+    for index, result in _decode([(index, items[index][0], speech) for index, speech in given], recognizer, is_batch):
+        results[index] = result
+    return [result for result in results if result is not None]
+
+
+def build_recognizer(spec: DecodeSpec) -> Recognizer:
+    """The recognizer of this process: loading it for every batch would cost more than decoding."""
+    _SPECS[spec.key] = spec
+    return _built(spec.key)
+
+
+_SPECS: dict[str, DecodeSpec] = {}
+
+
+@functools.lru_cache(maxsize=1)
+def _built(key: str) -> Recognizer:
+    keep_freed_memory()
+    import torch
+
+    from tympan.decode.load import load_model
+
+    spec = _SPECS[key]
+    if spec.num_threads is not None:
+        torch.set_num_threads(spec.num_threads)
+    loaded = load_model(spec.files, device=torch.device(spec.device), dtype=spec.dtype, allow_import=spec.allow_import)
+    recognizer = Recognizer(loaded, spec.options, limits=spec.limits)
+    if spec.options.search is None and (unused := unused_options(recognizer.kind, set(spec.given))):
+        logger.warning(unused)
+    return recognizer
+
+
+def _read(utterance: Utterance, recognizer: Recognizer, spec: DecodeSpec) -> Speech:
+    """Sound is taken at the model's rate, and of several channels the first."""
+    context = replace(utterance.context, allow_pipes=spec.allow_pipes)
+    try:
+        if utterance.data_type in AUDIO_TYPES:
+            segment = _first_channel(utterance)
+            speech = recognizer.read_segment(segment, base=utterance.base, allow_pipes=spec.allow_pipes)
+        else:
+            speech = recognizer.take_array(np.asarray(read_value(utterance.data_type, utterance.value, context)))
+        recognizer.check_length(speech)
+    except UserError as error:
+        return error
+    return speech
+
+
+def _first_channel(utterance: Utterance) -> Segment:
+    """The recording that a value of one of `AUDIO_TYPES` begins with."""
+    if utterance.data_type == "segments":
+        return find_segment(utterance.value, utterance.context)
+    return Segment(utterance.value if utterance.data_type == "sound" else utterance.value.split()[0])
+
+
+def _decode(
+    items: Sequence[tuple[int, str, np.ndarray]], recognizer: Recognizer, is_batch: bool
+) -> list[tuple[int, Result]]:
+    try:
+        arrays = [speech for _, _, speech in items]
+        # Where something has to be cut, its segments are planned together with the other utterances.
+        if is_batch and all(len(recognizer.cut(speech)) == 1 for speech in arrays):
+            found = dict(enumerate(recognizer.decode(arrays)))
+        else:
+            found = dict(recognizer.recognize(arrays))
+    except (RuntimeError, MemoryError, UserError) as error:
+        if len(items) > 1:
+            logger.warning("a batch of %d utterances failed (%s): decoding them one by one", len(items), error)
+            return [result for item in items for result in _decode([item], recognizer, is_batch)]
+        ((index, name, _),) = items
+        reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
+        return [(index, Result(name, error=reason))]
+    return [
+        (index, Result(name, tuple(found[number]), duration_s=recognizer.duration_s(speech)))
+        for number, (index, name, speech) in enumerate(items)
+    ]
+
+
+def _left(utterances: Sequence[Utterance], journal: Journal, origins: Mapping[str, str]) -> list[Utterance]:
+    """What an earlier run has not decoded, or has decoded from other recordings."""
     changed = journal.drop_changed(origins)
-    left = [source for source in sources if source.id not in journal.done]
+    left = [utterance for utterance in utterances if utterance.id not in journal.done]
     if changed:
         logger.warning(
-            "%d utterances are decoded again: the earlier run had other recordings, or does not tell which", changed
+            "%d utterances are decoded again: the earlier run had other recordings, or does not say which", changed
         )
     if journal.done:
-        logger.info("going on: %d of %d utterances are done", len(sources) - len(left), len(sources))
+        logger.info("continuing: %d of %d utterances are done", len(utterances) - len(left), len(utterances))
     return left
 
 
-def _measure(sources: Sequence[Source]) -> tuple[dict[str, float], list[Result]]:
-    """About how many seconds each is, from its header, and what cannot be opened."""
+def _measure(utterances: Sequence[Utterance]) -> tuple[dict[str, float], list[Result]]:
+    """Seconds of each utterance, from its header, and what cannot be opened."""
     seconds: dict[str, float] = {}
     failures = []
-    for source in sources:
-        if is_pipe(source.value):
-            seconds[source.id] = float("inf")  # known only once it has run: decoded alone
+    for utterance in utterances:
+        if is_pipe(utterance.value):
+            seconds[utterance.id] = float("inf")  # known only once it has run: decoded by itself
             continue
         try:
-            length, width = value_length(source.data_type, source.value, Context(source.base))
+            seconds[utterance.id] = value_seconds(utterance.data_type, utterance.value, utterance.context)
         except UserError as error:
-            failures.append(Result(source.id, error=str(error)))
-        else:
-            is_audio = width <= MAX_CHANNELS
-            seconds[source.id] = length / (USUAL_RATE if is_audio else USUAL_FEATURE_RATE)
+            failures.append(Result(utterance.id, error=str(error)))
     return seconds, failures
 
 
-def _plan(sources: Sequence[Source], seconds: Sequence[float], spec: DecodeSpec) -> list[DecodeTask]:
+def _plan(utterances: Sequence[Utterance], seconds: Sequence[float], spec: DecodeSpec) -> list[DecodeTask]:
+    """The one plan of which utterances are decoded together."""
     limits = spec.limits
     batches = plan_by_length(seconds, batch_size=limits.batch_size, max_total=limits.max_batch_s)
-    return [DecodeTask(spec, tuple(sources[place] for place in batch)) for batch in batches]
+    return [DecodeTask(spec, tuple(utterances[index] for index in batch)) for batch in batches]
 
 
 def _conditions(spec: DecodeSpec) -> dict[str, Any]:
-    """What the results depend on; not how the work was spread, nor where the files lie."""
-    names = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file", "ngram_file", "bpemodel")
-    files = {name: getattr(spec.files, name) for name in names} | spec.files.companions()
+    """What the results depend on; not how the work was spread, nor where the files are."""
     marks = {
-        name: None if path is None else f"{Path(path).name} ({_fingerprint(Path(path))})"
-        for name, path in files.items()
+        name: None if path is None else f"{path.name} ({_fingerprint(path)})"
+        for name, path in (spec.files.paths | spec.files.companions()).items()
     }
     cut = {"max_piece_s": spec.limits.max_piece_s}
-    return {**marks, **asdict(spec.settings), "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
+    return {**marks, **asdict(spec.options), "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
 
 
 def _fingerprint(path: Path) -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,7 +21,7 @@ from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quie
 from tympan.runtime.memory import memory_bytes
 
 if TYPE_CHECKING:
-    from tympan.decode.settings import DecodeSettings
+    from tympan.decode.options import DecodeOptions
     from tympan.recipe.estimate import Estimate
 
 
@@ -131,28 +129,19 @@ def _require_device(options: RecipeOptions) -> None:
     choose_kind(ngpu=options.ngpu, device=options.device)
 
 
-def _parse_inference(recipe: Recipe) -> DecodeSettings:
-    """How decoding will search. The command itself parses: this package does not know its options."""
-    import dataclasses
-
-    import yaml
-
-    from tympan.decode.settings import DecodeSettings
+def _parse_inference(recipe: Recipe) -> DecodeOptions:
+    """How decoding will search."""
+    from tympan.decode.options import DecodeOptions, check_decode_config, part_of
+    from tympan.decode.search import find_search
 
     options = recipe.options
     arguments = inference_arguments(recipe, recipe.corpus.dev)
-    command = [sys.executable, "-m", "tympan.bin.asr_inference", *arguments, "--print_config"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        message = done.stderr.strip().splitlines()
+    assert arguments[:2] == ["--config", options.decode_config]
+    search = part_of(check_decode_config(Path(options.decode_config), arguments[2:]), DecodeOptions)
+    name = search.search or "joint"
+    recipe.tokens.check_search(name, options.decode_config)
+    if "lexicon" in find_search(name).needs and options.lm_config and search.lm_weight != 0:
         raise UserError(
-            "\n".join(line for line in message if not line.startswith("tympan: note")).removeprefix("tympan: error: ")
+            f'search {name} uses the n-gram of words and no neural LM: say --lm_config "" (or lm_weight: 0.0).'
         )
-    parsed, known = yaml.safe_load(done.stdout), {item.name for item in dataclasses.fields(DecodeSettings)}
-    settings = DecodeSettings(**{name: value for name, value in parsed.items() if name in known})
-    recipe.tokens.check_search(settings.search, options.decode_config)
-    if settings.search == "lexicon" and options.lm_config and settings.lm_weight != 0:
-        raise UserError(
-            'search lexicon uses the n-gram of words and no neural LM: say --lm_config "" (or lm_weight: 0.0).'
-        )
-    return settings
+    return search

@@ -22,7 +22,7 @@ from tympan.recipe.tokens import Tokens
 from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly
 
 if TYPE_CHECKING:
-    from tympan.decode.settings import DecodeSettings
+    from tympan.decode.options import DecodeOptions
 
 DISK_BYTES_PER_SECOND = 200e6
 """Reading and writing once; a slow disk has less."""
@@ -62,7 +62,7 @@ class _Amounts:
     """In `all_s` and `changed_s`."""
 
 
-def estimate(recipe: Recipe, search: DecodeSettings) -> Estimate:
+def estimate(recipe: Recipe, search: DecodeOptions) -> Estimate:
     """Takes some seconds: features, training steps and a search are run on noise and timed. `search` decodes."""
     options, corpus = recipe.options, recipe.corpus
     hours, origin = corpus_hours(options, corpus)

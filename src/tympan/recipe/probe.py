@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
+from tympan.errors import UserError
 from tympan.recipe.recipe import Recipe
 
 if TYPE_CHECKING:
     import torch
 
-    from tympan.decode.lexicon_search import LexiconSearch
-    from tympan.decode.settings import DecodeSettings
-    from tympan.models.hybrid import HybridModel
+    from tympan.decode.options import DecodeOptions
+    from tympan.decode.search import Search
+    from tympan.models.lm.model import LanguageModel
+    from tympan.models.speech_model import SpeechModel
 
 SAMPLE_S = 5.0
 """Length of the utterances that are trained on and decoded."""
@@ -44,7 +46,7 @@ class Probe:
 
 
 def measure(
-    recipe: Recipe, *, asr: AsrTrainConfig, lm: LmTrainConfig | None, search: DecodeSettings, tokens: Sequence[str]
+    recipe: Recipe, *, asr: AsrTrainConfig, lm: LmTrainConfig | None, search: DecodeOptions, tokens: Sequence[str]
 ) -> Probe:
     """Train and decode models of these configurations on noise. `tokens` is the token list."""
     import torch
@@ -106,45 +108,54 @@ def _time_updates(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], dev
 
 
 def _time_decoding(
-    model: HybridModel,
-    lm: torch.nn.Module | None,
-    settings: DecodeSettings,
+    model: torch.nn.Module,
+    lm: LanguageModel | None,
+    options: DecodeOptions,
     tokens: Sequence[str],
     batch: Mapping[str, torch.Tensor],
 ) -> float:
     """Seconds of the real search on the CPU for one second of speech."""
     import torch
 
-    from tympan.decode.scorer import Encoded
-    from tympan.decode.searcher import Searcher
+    from tympan.decode.search import Encoded, run_search
+    from tympan.models.speech_model import SpeechModel
 
-    searcher = Searcher(
-        model.eval(),
-        settings,
-        lm=None if lm is None else lm.cpu().eval(),
-        lexicon_search=_made_up_words(tokens, settings) if settings.search == "lexicon" else None,
-    )
+    if not isinstance(model, SpeechModel):
+        raise UserError("the model class of the training configuration can be trained but not decoded")
+    model.eval()
+    search = _search(model, None if lm is None else lm.cpu().eval(), options, tokens)
     speech, lengths = batch["speech"].cpu(), batch["speech_lengths"].cpu()
     began = time.monotonic()
     with torch.inference_mode():
         encoded = model.encode(speech, lengths)
-        log_probs = None if model.ctc is None else model.ctc.log_softmax(encoded.out)
-        searcher(Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
+        log_probs = model.ctc_log_posteriors(encoded.out) if model.has_ctc else None
+        run_search(search, Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
     return (time.monotonic() - began) / (2 * SAMPLE_S)
 
 
-def _made_up_words(tokens: Sequence[str], settings: DecodeSettings) -> LexiconSearch:
-    """A search for words of three phones."""
+def _search(model: SpeechModel, lm: LanguageModel | None, options: DecodeOptions, tokens: Sequence[str]) -> Search[Any]:
+    """The search of these options; for words, one over words of three phones."""
     import torch
 
+    from tympan.config.text import TextConfig
     from tympan.decode.lexicon_search import load_lexicon_search
+    from tympan.decode.load import LoadedModel
+    from tympan.decode.search import find_search
+    from tympan.decode.speech_input import SpeechInput
+    from tympan.text.codec import build_codec
     from tympan.text.lexicon import Lexicon
-    from tympan.text.vocabulary import Vocabulary
 
-    phones = tokens[2:-1]
-    said = (tuple(phones[number * step % len(phones)] for step in (1, 3, 7)) for number in range(WORDS))
-    lexicon = Lexicon({f"word{number}": (phones,) for number, phones in enumerate(said)}, "made up")
-    return load_lexicon_search(lexicon, Vocabulary(tokens), None, settings, torch.device("cpu"))
+    codec = build_codec(TextConfig(token_list=list(tokens), token_type="word"))
+    cpu = torch.device("cpu")
+    kind = find_search(options.search or model.searches[0])
+    if "lexicon" in kind.needs:
+        phones = tokens[2:-1]
+        said = (tuple(phones[number * step % len(phones)] for step in (1, 3, 7)) for number in range(WORDS))
+        lexicon = Lexicon({f"word{number}": (phones,) for number, phones in enumerate(said)}, "made up")
+        return load_lexicon_search(lexicon, codec.vocabulary, None, options, cpu)
+    speech_input = SpeechInput(rate=16000, frame_shift_s=0.04)
+    loaded = LoadedModel(model=model, codec=codec, input=speech_input, device=cpu, dtype=torch.float32, lm=lm)
+    return kind.build(loaded, options)
 
 
 def _parameters(model: torch.nn.Module) -> int:

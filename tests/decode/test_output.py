@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
-from tympan.decode.formats import ctm, srt, words_of
-from tympan.decode.hypothesis import Hypothesis, Piece, join_pieces
+from tympan.data.kaldi_dir import Segment
+from tympan.decode.hypothesis import Hypothesis, join_hypotheses
+from tympan.decode.output import ctm, srt, words_of
 
 
 def hypothesis(text: str, tokens: list[str], *, start: float = 0.0, step: float = 0.1) -> Hypothesis:
@@ -90,11 +91,11 @@ def test_no_words_make_no_subtitles() -> None:
 
 def test_pieces_are_joined_with_their_times() -> None:
     pieces = [
-        Piece(0.0, hypothesis("GO", ["GO"])),
-        Piece(20.0, hypothesis("", [])),
-        Piece(40.0, hypothesis("ON", ["ON"])),
+        (Segment("", 0.0), hypothesis("GO", ["GO"])),
+        (Segment("", 20.0), hypothesis("", [])),
+        (Segment("", 40.0), hypothesis("ON", ["ON"])),
     ]
-    whole = join_pieces(pieces, separator=" ")
+    whole = join_hypotheses(pieces, separator=" ")
     assert whole.text == "GO ON"
     assert whole.times == ((0.0, 0.05), (40.0, 40.05))
     assert whole.score == -3.0

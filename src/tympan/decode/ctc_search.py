@@ -1,7 +1,7 @@
-"""CTC prefix beam search, frame by frame (Hannun et al. 2014), for all utterances at once.
+"""Searches with only CTC, frame by frame and for all utterances at once: the best path, and the best texts.
 
-Each hypothesis is a text; all alignments of it that stay in the beam are summed. Two ways to the same text are found
-by comparing 64-bit hashes of the token sequences.
+The second is CTC prefix beam search (Hannun et al. 2014). Each hypothesis is a text; all alignments of it that stay in
+the beam are summed. Two ways to the same text are found by comparing 64-bit hashes of the token sequences.
 """
 
 from __future__ import annotations
@@ -11,16 +11,70 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tympan.decode.ended import Ended
-from tympan.decode.scorer import Encoded
+from tympan.decode.load import LoadedModel
+from tympan.decode.options import DecodeOptions
+from tympan.decode.search import Encoded, Ended
 
 NEVER = float("-inf")
 HASH_FACTOR = 6364136223846793005  # Knuth's MMIX multiplier
 
 
+def build_greedy(loaded: LoadedModel, options: DecodeOptions) -> GreedySearch:
+    return GreedySearch(blank_id=loaded.model.blank_id)
+
+
+def build_prefix(loaded: LoadedModel, options: DecodeOptions) -> CtcPrefixSearch:
+    return CtcPrefixSearch(blank_id=loaded.model.blank_id, beam_size=options.beam_size)
+
+
+@dataclass(frozen=True)
+class GreedyState:
+    """Of each utterance: its tokens so far, the best token of its last frame, and the score of the best path."""
+
+    token_ids: tuple[tuple[int, ...], ...]
+    last: tuple[int, ...]
+    scores: tuple[float, ...]
+
+
+class GreedySearch:
+    """The best token of every frame, repeats and blanks removed. The score is that of the best path."""
+
+    def __init__(self, *, blank_id: int) -> None:
+        self.blank_id = blank_id
+
+    def start(self, utterances: int) -> GreedyState:
+        return GreedyState(((),) * utterances, (-1,) * utterances, (0.0,) * utterances)
+
+    @torch.inference_mode()
+    def accept(self, state: GreedyState, encoded: Encoded) -> GreedyState:
+        assert encoded.log_probs is not None
+        best = encoded.log_probs.max(2)
+        before = torch.tensor(state.last, device=best.indices.device).unsqueeze(1)
+        changed = best.indices != torch.cat([before, best.indices[:, :-1]], 1)
+        inside = torch.arange(best.indices.size(1), device=changed.device) < encoded.lengths.unsqueeze(1)
+        kept = changed & inside & (best.indices != self.blank_id)
+        scores = best.values.double().masked_fill(~inside, 0.0).sum(1).tolist()
+        rows = zip(best.indices, kept, encoded.lengths.tolist(), strict=True)
+        found = [(ids[keep].tolist(), int(ids[length - 1]) if length else None) for ids, keep, length in rows]
+        return GreedyState(
+            tuple((*old, *new) for old, (new, _) in zip(state.token_ids, found, strict=True)),
+            tuple(old if new is None else new for old, (_, new) in zip(state.last, found, strict=True)),
+            tuple(old + new for old, new in zip(state.scores, scores, strict=True)),
+        )
+
+    def partial(self, state: GreedyState) -> list[Ended]:
+        return [best for (best,) in self.finish(state)]
+
+    def finish(self, state: GreedyState) -> list[list[Ended]]:
+        return [
+            [Ended(token_ids, score, {"ctc": score})]
+            for token_ids, score in zip(state.token_ids, state.scores, strict=True)
+        ]
+
+
 @dataclass(frozen=True)
 class _Texts:
-    """B texts an utterance, with the log probability of having just emitted each, ending in blank or in its token."""
+    """B texts per utterance, with the log probability of having just emitted each, ending in blank or in its token."""
 
     tokens: Tensor  # (U, B, capacity)
     lengths: Tensor  # (U, B)
@@ -39,17 +93,41 @@ class _Texts:
         return self.tokens.gather(2, place).squeeze(2).masked_fill(self.lengths == 0, -1)
 
 
-@torch.inference_mode()
-def ctc_prefix_beam_search(encoded: Encoded, *, beam_size: int, blank_id: int) -> list[list[Ended]]:
-    """The `beam_size` best texts of each utterance, best first."""
-    assert encoded.log_probs is not None
-    log_probs = encoded.log_probs.double().contiguous()  # frame by frame
-    texts = _empty(log_probs, beam_size)
-    for frame in range(log_probs.size(1)):
-        now = log_probs[:, frame]
-        is_over = (frame >= encoded.lengths).unsqueeze(1)
-        texts = _advance(texts, now.masked_fill(is_over, 0.0), blank_id=blank_id, is_over=is_over)
-    return _results(texts)
+@dataclass(frozen=True)
+class PrefixState:
+    """The texts in the beam; None before the first frame."""
+
+    utterances: int
+    texts: _Texts | None = None
+
+
+class CtcPrefixSearch:
+    """The `beam_size` best texts of each utterance."""
+
+    def __init__(self, *, blank_id: int, beam_size: int) -> None:
+        self.blank_id = blank_id
+        self.beam_size = beam_size
+
+    def start(self, utterances: int) -> PrefixState:
+        return PrefixState(utterances)
+
+    @torch.inference_mode()
+    def accept(self, state: PrefixState, encoded: Encoded) -> PrefixState:
+        assert encoded.log_probs is not None
+        log_probs = encoded.log_probs.double().contiguous()  # frame by frame
+        texts = _empty(log_probs, self.beam_size) if state.texts is None else state.texts
+        for frame in range(log_probs.size(1)):
+            now = log_probs[:, frame]
+            is_over = (frame >= encoded.lengths).unsqueeze(1)
+            texts = _advance(texts, now.masked_fill(is_over, 0.0), blank_id=self.blank_id, is_over=is_over)
+        return PrefixState(state.utterances, texts)
+
+    def partial(self, state: PrefixState) -> list[Ended]:
+        nothing = Ended((), 0.0, {})
+        return [found[0] if found else nothing for found in self.finish(state)]
+
+    def finish(self, state: PrefixState) -> list[list[Ended]]:
+        return [[] for _ in range(state.utterances)] if state.texts is None else _results(state.texts)
 
 
 def _empty(log_probs: Tensor, beam_size: int) -> _Texts:

@@ -9,34 +9,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tympan.decode.settings import DecodeSettings, read_settings
+from tympan.decode.options import DecodeOptions, read_settings
 from tympan.errors import UserError
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"search": "beam"}, "search wants joint | ctc_greedy | ctc_prefix | rescore | lexicon, found 'beam'"),
+        ({"search": "beam"}, "there is no search 'beam'. Known: joint, ctc_greedy, ctc_prefix, rescore, lexicon;"),
         ({"search": "ctc_gredy"}, "Did you mean 'ctc_greedy'?"),
         ({"ngram_scorer": "ful"}, "ngram_scorer wants full | part, found 'ful' (text). Did you mean 'full'?"),
         ({"beam_size": "x"}, "beam_size wants int, found 'x'"),
         ({"beam_size": 2.5}, "beam_size wants int, found 2.5"),
         ({"beam_size": 0, "nbest": -1}, "beam_size must be at least 1, found 0\n  nbest must be at least 1, found -1"),
         ({"lm_weight": math.nan}, "lm_weight must be a finite number, found nan"),
-        ({"ctc_weight": math.inf}, "ctc_weight must be a finite number, found inf"),
-        ({"ctc_weight": 1.5}, "ctc_weight must lie between 0 (attention alone) and 1 (CTC alone), found 1.5"),
+        ({"ctc_weight": math.inf}, "ctc_weight must be between 0 and 1, found inf"),
+        ({"ctc_weight": 1.5}, "ctc_weight must be between 0 and 1, found 1.5"),
         ({"penalty": None}, "penalty wants float, found null"),
     ],
 )
 def test_what_does_not_fit_is_told(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
-        DecodeSettings(**given)
+        DecodeOptions(**given)
     assert message in str(caught.value)
 
 
 def test_numbers_of_any_kind_are_taken() -> None:
-    settings = DecodeSettings(beam_size=np.int64(5), ctc_weight=1, lm_weight=np.float32(0.5))
-    assert settings == DecodeSettings(beam_size=5, ctc_weight=1.0, lm_weight=0.5)
+    settings = DecodeOptions(beam_size=np.int64(5), ctc_weight=1, lm_weight=np.float32(0.5))
+    assert settings == DecodeOptions(beam_size=5, ctc_weight=1.0, lm_weight=0.5)
     assert [type(value) for value in (settings.beam_size, settings.ctc_weight, settings.lm_weight)] == [
         *(int, float, float)
     ]
@@ -45,7 +45,7 @@ def test_numbers_of_any_kind_are_taken() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("search: beam\n", "decode.yaml:1: search: wants joint"),
+        ("search: beam\n", "decode.yaml:1: search: there is no search 'beam'"),
         ("beam_size: x\n", "decode.yaml:1: beam_size: wants int, found 'x'"),
         ("nbest: 2\nbeam_sise: 3\n", "decode.yaml:2: unknown option 'beam_sise'. Did you mean 'beam_size'?"),
         ("nbest: 2\nbeam_size: 0\n", "decode.yaml:2: beam_size: must be at least 1, found 0"),

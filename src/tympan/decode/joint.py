@@ -1,0 +1,282 @@
+"""The searches that combine all scorers: `joint`, token by token, and `rescore`, a second pass over CTC's n-best list.
+
+Both need the whole encoding of an utterance, so they collect what they accept and search in `finish`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from tympan.decode.beam_search import BeamSearch, Full, LengthLimits, Weighted, rank
+from tympan.decode.ctc_prefix import CtcPrefixScorer
+from tympan.decode.ctc_search import CtcPrefixSearch, PrefixState
+from tympan.decode.load import LoadedModel
+from tympan.decode.ngram_scorer import NgramFullScorer, NgramPartScorer, load_ngram_scorer
+from tympan.decode.options import DecodeOptions
+from tympan.decode.scorer import AttentionScorer, FullScorer, LengthBonus, LmScorer, PartialScorer
+from tympan.decode.search import Encoded, Ended
+from tympan.errors import UserError
+from tympan.models.decoder.rnn import RnnDecoder
+from tympan.models.parts import StepDecoder
+from tympan.models.speech_model import HasDecoder
+
+MAX_SCORES = 32_000_000
+"""Utterances times beams times tokens: 128 MB for each scorer in float32."""
+
+
+@dataclass(frozen=True)
+class Collected:
+    """The pieces of an encoding as they came."""
+
+    utterances: int
+    pieces: tuple[Encoded, ...] = ()
+
+    def add(self, piece: Encoded) -> Collected:
+        return Collected(self.utterances, (*self.pieces, piece))
+
+    def joined(self) -> Encoded:
+        """One encoding of all frames."""
+        if len(self.pieces) == 1:
+            return self.pieces[0]
+        log_probs = [piece.log_probs for piece in self.pieces]
+        return Encoded(
+            memory=_joined([piece.memory for piece in self.pieces], [piece.lengths for piece in self.pieces]),
+            lengths=torch.stack([piece.lengths for piece in self.pieces]).sum(0),
+            log_probs=_joined([part for part in log_probs if part is not None], [p.lengths for p in self.pieces])
+            if None not in log_probs
+            else None,
+        )
+
+
+class JointSearch:
+    """Beam search with attention decoder, CTC prefix score, language models and length bonus."""
+
+    def __init__(self, beam: BeamSearch, limits: LengthLimits) -> None:
+        self.beam = beam
+        self.limits = limits
+
+    def start(self, utterances: int) -> Collected:
+        return Collected(utterances)
+
+    def accept(self, state: Collected, encoded: Encoded) -> Collected:
+        return state.add(encoded)
+
+    def partial(self, state: Collected) -> list[Ended]:
+        """Nothing is known before the end."""
+        return [Ended((), 0.0, {})] * state.utterances
+
+    def finish(self, state: Collected) -> list[list[Ended]]:
+        encoded = state.joined()
+        found: list[list[Ended]] = []
+        for rows in _parts(encoded, self.beam.beam_size * self.beam.vocab_size):
+            found += self.beam(encoded if rows is None else encoded.select(rows), self.limits)
+        return found
+
+
+@dataclass(frozen=True)
+class RescoreState:
+    collected: Collected
+    first: PrefixState
+
+
+class RescoreSearch:
+    """Scores the hypotheses of CTC prefix search again with all other scorers, and ranks them by the sum."""
+
+    def __init__(
+        self, full: Full, *, first: CtcPrefixSearch, ctc_weight: float, sos: int, eos: int, vocab_size: int,
+        is_length_normalized: bool,
+    ) -> None:  # fmt: skip
+        self.full = full
+        self.first = first
+        self.ctc_weight = ctc_weight
+        self.sos = sos
+        self.eos = eos
+        self.vocab_size = vocab_size
+        self.is_length_normalized = is_length_normalized
+
+    def start(self, utterances: int) -> RescoreState:
+        return RescoreState(Collected(utterances), self.first.start(utterances))
+
+    def accept(self, state: RescoreState, encoded: Encoded) -> RescoreState:
+        return RescoreState(state.collected.add(encoded), self.first.accept(state.first, encoded))
+
+    def partial(self, state: RescoreState) -> list[Ended]:
+        """Of the first pass."""
+        return self.first.partial(state.first)
+
+    def finish(self, state: RescoreState) -> list[list[Ended]]:
+        encoded, first = state.collected.joined(), self.first.finish(state.first)
+        found: list[list[Ended]] = []
+        for rows in _parts(encoded, self.first.beam_size * self.vocab_size):
+            found += rescore(
+                encoded if rows is None else encoded.select(rows),
+                first if rows is None else [first[row] for row in rows.tolist()],
+                full=self.full,
+                first_weights={"ctc": self.ctc_weight},
+                sos=self.sos,
+                eos=self.eos,
+                is_length_normalized=self.is_length_normalized,
+            )
+        return found
+
+
+def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
+    """UserError if the weights leave nothing to search with."""
+    model, decoder = loaded.model, _decoder(loaded)
+    ngram = _ngram(loaded, options)
+    full, partial = _full_scorers(loaded, options, ngram), _partial_scorers(loaded, options, ngram)
+    if not (full.keys() - {"length_bonus"}) and not partial:
+        parts = f"{'no' if decoder is None else 'a'} decoder and {'a' if model.has_ctc else 'no'} CTC part"
+        raise UserError(
+            f"nothing is left to search with: ctc_weight {options.ctc_weight:g} counts CTC so much and the "
+            f"decoder {1 - options.ctc_weight:g}, but this model has {parts}"
+        )
+    beam = BeamSearch(
+        full,
+        partial,
+        beam_size=options.beam_size,
+        sos=model.sos,
+        eos=model.eos,
+        vocab_size=model.vocab_size,
+        # A language model by itself knows too little of what was said to choose the candidates for CTC.
+        has_pre_beam="decoder" in full,
+        # ESPnet2 searches one by one with an RNN decoder, and that search offers no end of its own.
+        offers_end=not ("decoder" in full and isinstance(decoder, RnnDecoder)),
+        is_length_normalized=options.normalize_length,
+    )
+    return JointSearch(beam, LengthLimits(options.maxlenratio, options.minlenratio))
+
+
+def build_rescore(loaded: LoadedModel, options: DecodeOptions) -> RescoreSearch:
+    if options.ngram_scorer == "part" and loaded.ngram_file is not None:
+        raise UserError("search rescore scores whole texts: use ngram_scorer full")
+    model = loaded.model
+    return RescoreSearch(
+        _full_scorers(loaded, options, _ngram(loaded, options)),
+        first=CtcPrefixSearch(blank_id=model.blank_id, beam_size=options.beam_size),
+        ctc_weight=options.ctc_weight,
+        sos=model.sos,
+        eos=model.eos,
+        vocab_size=model.vocab_size,
+        is_length_normalized=options.normalize_length,
+    )
+
+
+def _decoder(loaded: LoadedModel) -> StepDecoder | None:
+    return loaded.model.step_decoder if isinstance(loaded.model, HasDecoder) else None
+
+
+def _ngram(loaded: LoadedModel, options: DecodeOptions) -> NgramFullScorer | None:
+    if loaded.ngram_file is None or options.ngram_weight == 0:
+        return None
+    vocabulary = loaded.codec.vocabulary
+    return load_ngram_scorer(
+        loaded.ngram_file,
+        vocabulary.tokens,
+        eos=vocabulary.eos_id if options.ngram_scores_end else None,
+        device=loaded.device,
+        is_full=options.ngram_scorer == "full",
+    )
+
+
+def _full_scorers(
+    loaded: LoadedModel, options: DecodeOptions, ngram: NgramFullScorer | None
+) -> dict[str, Weighted[FullScorer]]:
+    decoder = _decoder(loaded)
+    scorers: dict[str, Weighted[FullScorer]] = {}
+    if decoder is not None and options.ctc_weight < 1.0:
+        scorers["decoder"] = Weighted(AttentionScorer(decoder), 1.0 - options.ctc_weight)
+    if loaded.lm is not None and options.lm_weight != 0:
+        scorers["lm"] = Weighted(LmScorer(loaded.lm), options.lm_weight)
+    if ngram is not None and not isinstance(ngram, NgramPartScorer):
+        scorers["ngram"] = Weighted(ngram, options.ngram_weight)
+    if options.penalty != 0:
+        scorers["length_bonus"] = Weighted(LengthBonus(loaded.model.vocab_size), options.penalty)
+    return scorers
+
+
+def _partial_scorers(
+    loaded: LoadedModel, options: DecodeOptions, ngram: NgramFullScorer | None
+) -> dict[str, Weighted[PartialScorer]]:
+    scorers: dict[str, Weighted[PartialScorer]] = {}
+    if loaded.model.has_ctc and options.ctc_weight > 0:
+        ctc = CtcPrefixScorer(blank_id=loaded.model.blank_id, eos=loaded.model.eos)
+        scorers["ctc"] = Weighted(ctc, options.ctc_weight)
+    if isinstance(ngram, NgramPartScorer):
+        scorers["ngram"] = Weighted(ngram, options.ngram_weight)
+    return scorers
+
+
+def _parts(encoded: Encoded, scores: int) -> Iterator[Tensor | None]:
+    """Rows of the utterances to search at once, None for all of them. `scores` is the number of scores per utterance:
+    those of all beams over the vocabulary must fit into memory, which the plan of the batch does not know.
+    """
+    size = max(1, MAX_SCORES // scores)
+    if size >= encoded.utterances:
+        yield None
+        return
+    yield from torch.split(torch.arange(encoded.utterances, device=encoded.lengths.device), size)
+
+
+def _joined(pieces: Sequence[Tensor], lengths: Sequence[Tensor]) -> Tensor:
+    """(U, T, ...) pieces, one behind another for each utterance, without the padding between them."""
+    counts = [length.tolist() for length in lengths]
+    rows = [
+        torch.cat([piece[row, : count[row]] for piece, count in zip(pieces, counts, strict=True)])
+        for row in range(len(pieces[0]))
+    ]
+    return pad_sequence(rows, batch_first=True)
+
+
+@torch.inference_mode()
+def rescore(
+    encoded: Encoded,
+    found: Sequence[Sequence[Ended]],
+    *,
+    full: Full,
+    first_weights: Mapping[str, float],
+    sos: int,
+    eos: int,
+    is_length_normalized: bool = False,
+) -> list[list[Ended]]:
+    """Add the scores of `full` (eos included) to those of the first pass, which count with `first_weights`."""
+    totals = {name: _walk(item, encoded, found, sos=sos, eos=eos) for name, item in full.items()}
+    weights = {**first_weights, **{name: item.weight for name, item in full.items()}}
+    ranked = []
+    for row, hypotheses in enumerate(found):
+        anew = []
+        for beam, hypothesis in enumerate(hypotheses):
+            scores = {**hypothesis.scores, **{name: float(total[row, beam]) for name, total in totals.items()}}
+            total = sum(weights[name] * value for name, value in scores.items())
+            anew.append(Ended(token_ids=hypothesis.token_ids, score=total, scores=scores))
+        ranked.append(rank(anew, is_length_normalized=is_length_normalized))
+    return ranked
+
+
+def _walk(
+    item: Weighted[FullScorer], encoded: Encoded, found: Sequence[Sequence[Ended]], *, sos: int, eos: int
+) -> Tensor:
+    """(U, B) log score of every hypothesis: the scorer is led along it, token by token."""
+    beams = max(map(len, found))
+    longest = max((len(h.token_ids) for hypotheses in found for h in hypotheses), default=0)
+    targets = torch.full((len(found), beams, longest + 1), eos)
+    lengths = torch.zeros(len(found), beams, dtype=torch.long)
+    for row, hypotheses in enumerate(found):
+        for beam, hypothesis in enumerate(hypotheses):
+            targets[row, beam, : len(hypothesis.token_ids)] = torch.tensor(hypothesis.token_ids, dtype=torch.long)
+            lengths[row, beam] = len(hypothesis.token_ids) + 1
+    targets, lengths = targets.to(encoded.memory.device), lengths.to(encoded.memory.device)
+    state = item.scorer.start(encoded, beams)
+    tokens = torch.full_like(lengths, sos)
+    total = torch.zeros_like(lengths, dtype=torch.float64)
+    for step in range(longest + 1):
+        scores, state = item.scorer.step(tokens, state)
+        tokens = targets[:, :, step]
+        chosen = scores.gather(2, tokens.unsqueeze(2)).squeeze(2).double()
+        total = total + torch.where(step < lengths, chosen, 0.0)
+    return total

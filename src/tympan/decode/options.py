@@ -1,0 +1,314 @@
+"""The options of decoding, each with its default in one place: of the search, the model's files, batches and devices.
+
+The commands inherit these classes, and Python passes them. This module imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from tympan.config.cast import CastError, cast
+from tympan.config.command_line import read_command_line
+from tympan.config.espnet1 import translate_espnet1
+from tympan.config.mistakes import Mistakes
+from tympan.config.option import choice, not_yet, option, options_of, range_faults
+from tympan.config.parse import parse_args, read_layer
+from tympan.config.registry import is_import
+from tympan.config.resolve import Conflict, Layer, Rules, resolve
+from tympan.config.signature import REQUIRED
+from tympan.decode.search import SEARCHES, SearchKind, find_search
+from tympan.errors import UserError
+
+SEARCH, MODEL, WORK = "search", "model", "work"
+LOG_LEVELS = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
+MIN_PIECE_S = 1.0
+"""Shorter pieces would cut words in two, and the encoder may make no frame of them."""
+
+KINDS = [find_search(name) for name in SEARCHES.names()]
+
+Options = TypeVar("Options")
+
+logger = logging.getLogger(__name__)
+
+
+class Checked:
+    """Base of option classes that Python code may make: values are cast and checked like those of a command."""
+
+    def __post_init__(self) -> None:
+        mistakes = Mistakes()
+        values = {}
+        for name, item in options_of(type(self)).items():
+            values[name] = getattr(self, name)
+            if values[name] is REQUIRED:  # --print_config
+                continue
+            try:
+                value = cast(values[name], item.type)
+                if item.extra.registry is not None and value is not None:
+                    value = item.extra.registry.canonical(value)
+            except (CastError, UserError) as error:
+                mistakes.add("", f"{name} {error}" if isinstance(error, CastError) else str(error))
+            else:
+                object.__setattr__(self, name, value)
+        mistakes.check()
+        for fault in range_faults(self):
+            mistakes.add("", fault)
+        for conflict in option_faults(vars(self)):
+            mistakes.add("", f"{conflict.names[0]} {conflict.text}")
+        mistakes.check()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOptions(Checked):
+    """How to search, with ESPnet2's names. Each search uses some of them (`SearchKind.uses`)."""
+
+    search: str | None = choice(
+        SEARCHES,
+        None,
+        help=f"search algorithm: {'; '.join(f'{kind.name}: {kind.help}' for kind in KINDS)}; null: the first that "
+        "the model offers, which is joint for CTC/attention models",
+        group=SEARCH,
+    )
+    search_conf: dict[str, Any] = option({}, help="options of the search's own", group=SEARCH)
+    beam_size: int = option(20, help="number of hypotheses (states, for lexicon) to keep", group=SEARCH, least=1)
+    ctc_weight: float = option(
+        0.5, help="weight of CTC; the attention decoder has the rest", group=SEARCH, least=0, most=1
+    )
+    lm_weight: float = option(1.0, help="weight of the neural language model", group=SEARCH)
+    ngram_weight: float = option(0.9, help="weight of the n-gram, whose scores are log10", group=SEARCH)
+    ngram_scorer: Literal["full", "part"] = option(
+        "full", help="let the n-gram score all tokens, or only those selected by decoder and LM", group=SEARCH
+    )
+    ngram_scores_end: bool = option(
+        False, help="score the end as the n-gram's </s>; false: as an unknown word, as in ESPnet2", group=SEARCH
+    )
+    penalty: float = option(0.0, help="bonus per token, per word for search lexicon", group=SEARCH)
+    maxlenratio: float = option(
+        0.0, help="longest output: 0 until end detection, positive a share of the frames, negative a number of tokens",
+        group=SEARCH,
+    )  # fmt: skip
+    minlenratio: float = option(0.0, help="shortest output, in the same way", group=SEARCH)
+    normalize_length: bool = option(False, help="rank hypotheses by score divided by length", group=SEARCH)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions(SearchOptions):
+    """Everything that the hypotheses of an utterance depend on beside the model: what decode.yaml holds."""
+
+    nbest: int = option(1, help="number of hypotheses per utterance to write", group=SEARCH, least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PieceOptions(Checked):
+    max_piece_s: float = option(30.0, help="cut longer recordings at pauses, seconds; 0: never", group=WORK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchLimits(PieceOptions):
+    """Bounds on memory."""
+
+    batch_size: int = option(16, help="utterances to decode together; does not change the result", group=WORK, least=1)
+    max_batch_s: float = option(240.0, help="seconds of audio per batch, with padding", group=WORK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions:
+    allow_import: bool = option(
+        False, help="allow a config to name a class of its author's, and run its code", group=MODEL
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeDeviceOptions:
+    """One device."""
+
+    ngpu: int = option(0, help="number of accelerators: 0 or 1", group=WORK, least=0, most=1)
+    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
+        None, help="kind of accelerator; null takes what is there", group=WORK
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionOptions:
+    dtype: Literal["float16", "bfloat16", "float32", "float64"] = option("float32", help="number format", group=WORK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFileOptions(ImportOptions):
+    """The files of a model, one by one."""
+
+    asr_train_config: Path | None = option(
+        None, help="config.yaml of the recognizer, also ESPnet2's; null: beside asr_model_file", group=MODEL
+    )
+    asr_model_file: Path | None = option(None, help="its weights (.pth or .safetensors)", group=MODEL)
+    lm_train_config: Path | None = option(
+        None, help="config.yaml of a neural language model; null: beside lm_file", group=MODEL
+    )
+    lm_file: Path | None = option(None, help="its weights", group=MODEL)
+    ngram_file: Path | None = option(None, help="n-gram: an ARPA file, or Tympan's binary file", group=MODEL)
+    bpemodel: Path | None = option(None, help="sentencepiece model, instead of the config's", group=MODEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechDataOptions:
+    """What is decoded, and where the results go."""
+
+    output_dir: Path = option(help="directory for the results; an interrupted decode continues")
+    data_path_and_name_and_type: list[tuple[str, str, str]] = option(
+        help="PATH,speech,TYPE such as data/test/wav.scp,speech,sound"
+    )
+    key_file: Path | None = option(None, help="decode only the utterances of this file")
+    log_level: LOG_LEVELS = option("INFO", help="logging level")
+    seed: int = option(0, help="accepted as in ESPnet2; nothing here is random")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(
+    PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOptions, ModelFileOptions, SpeechDataOptions
+):
+    """The options of `tympan asr_inference`. The help shows the last class first."""
+
+    model_tag: str | None = option(
+        None, help="instead of single files: a packed folder, or OWNER/NAME on a hub, with its options", group=MODEL
+    )
+    token_type: Literal["char", "bpe", "word", "phn"] | None = option(
+        None, help="type of tokens, instead of the config's", group=MODEL
+    )
+
+    num_workers: int = option(1, help="threads that read recordings", group=WORK, least=0)
+    nj: int = option(1, help="processes of one thread each", group=WORK, least=1)
+    executor: Literal["local", "dask"] = option("local", help="where the processes run", group=WORK)
+    dask_address: str | None = option(None, help="address of the Dask scheduler", group=WORK)
+    resume: bool = option(True, help="continue an interrupted decode; false starts from scratch", group=WORK)
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'", group=WORK)
+
+    allow_variable_data_keys: bool = not_yet(False, instead="the data name is speech")
+    word_lm_train_config: str | None = not_yet(None, instead="use a language model over the same tokens")
+    word_lm_file: str | None = not_yet(None, instead="use a language model over the same tokens")
+    enh_s2t_task: bool = not_yet(False, instead="leave it out")
+    multi_asr: bool = not_yet(False, instead="leave it out")
+    quantize_asr_model: bool = not_yet(False, instead="use --dtype bfloat16")
+    quantize_lm: bool = not_yet(False, instead="use --dtype bfloat16")
+    quantize_modules: list[str] = not_yet(["Linear"], instead="leave it out")
+    quantize_dtype: str = not_yet("qint8", instead="leave it out")
+    streaming: bool = not_yet(False, instead="leave it out")
+    hugging_face_decoder: bool = not_yet(False, instead="leave it out")
+    hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
+    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
+    time_sync: bool = not_yet(False, instead="use --search ctc_prefix or rescore")
+    lang_prompt_token: str | None = not_yet(None, instead="leave it out")
+    nlp_prompt_token: str | None = not_yet(None, instead="leave it out")
+    prompt_token_file: str | None = not_yet(None, instead="leave it out")
+    partial_ar: bool = not_yet(False, instead="leave it out")
+    threshold_probability: float = not_yet(0.99, instead="it belongs to partial_ar")
+    max_seq_len: int = not_yet(5, instead="it belongs to partial_ar")
+    max_mask_parallel: int = not_yet(-1, instead="it belongs to partial_ar")
+
+
+def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    """What is wrong with options beyond their declared ranges."""
+    for name, value in values.items():
+        if name in ("max_batch_s", "max_piece_s"):
+            continue
+        if isinstance(value, float) and not math.isfinite(value):
+            yield Conflict((name,), f"must be a finite number, found {value}")
+    if not values.get("max_batch_s", 1.0) > 0:
+        yield Conflict(("max_batch_s",), f"must be a positive number of seconds, found {values['max_batch_s']}")
+    piece_s = values.get("max_piece_s", 0.0)
+    if piece_s != 0 and not MIN_PIECE_S <= piece_s < math.inf:
+        text = f"must be {MIN_PIECE_S:g} or more seconds, or 0 (never cut), found {piece_s}"
+        yield Conflict(("max_piece_s",), text)
+
+
+RULES = Rules(translate=translate_espnet1, check=option_faults)
+"""ESPnet1's files are read, too."""
+
+
+def parse_inference(argv: Sequence[str], *, description: str | None = None) -> InferenceOptions:
+    """The options of `tympan asr_inference`."""
+    return parse_args(InferenceOptions, argv, prog="tympan asr_inference", description=description, rules=RULES)
+
+
+def given_options(schema: type[Any], argv: Sequence[str]) -> set[str]:
+    """Names of the options that a command line and its --config files give, after it was parsed without mistakes."""
+    line = read_command_line(argv, options_of(schema), Mistakes())
+    files = [read_layer(Path(path), RULES) for path in line.configs]
+    return {*line.values, *(name for layer in files for name in layer.values)}
+
+
+def check_decode_config(path: Path, arguments: Sequence[str] = ()) -> InferenceOptions:
+    """What `asr_inference --config PATH ARGUMENTS` would be told, apart from its data, output and model.
+
+    UserError with file and line. Options that the search does not use are logged as a warning.
+    """
+    given = ["--config", str(path), *arguments]
+    required = ["--output_dir", "-", "--data_path_and_name_and_type", "-,speech,sound"]
+    with contextlib.redirect_stderr(io.StringIO()):
+        options = parse_inference([*required, *given])
+    if options.search is not None:
+        kind = find_search(options.search)
+        kind.own_options(options.search_conf)
+        if unused := unused_options(kind, given_options(InferenceOptions, given)):
+            logger.warning("%s: %s", path, unused)
+    return options
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """What the decode.yaml of a model's folder says, checked: a mistake is reported with file and line."""
+    layer = read_layer(path, RULES)
+    options = resolve(DecodeOptions, [layer], rules=RULES)
+    return {name: getattr(options, name) for name in layer.values}
+
+
+def read_decode_config(path: Path) -> DecodeOptions:
+    """The options of the search in a configuration of asr_inference; others may be there and are left out."""
+    layer = read_layer(path, RULES)
+    known = options_of(DecodeOptions)
+    mine = Layer({name: value for name, value in layer.values.items() if name in known}, layer.where)
+    options = resolve(DecodeOptions, [mine], rules=RULES)
+    resolve(InferenceOptions, [layer], rules=RULES, is_complete=False)
+    return options
+
+
+def merged_options(settings: Mapping[str, Any], given: Mapping[str, Any], *, allow_import: bool) -> DecodeOptions:
+    """What a model's folder brings, with what the user gives instead. A folder may not choose code to run."""
+    named = settings.get("search")
+    if named is not None and is_import(named) and "search" not in given and not allow_import:
+        raise UserError(
+            f"the model's decode.yaml names the search '{named}': using it runs its code. "
+            "If you trust it: --allow_import"
+        )
+    return DecodeOptions(**{**settings, **given})
+
+
+def part_of(options: Any, schema: type[Options]) -> Options:
+    """The options of one class among those of a command that inherits it."""
+    return schema(**{name: getattr(options, name) for name in options_of(schema)})
+
+
+def unused_options(kind: SearchKind, given: set[str]) -> str | None:
+    """A sentence about given options that this search does not read."""
+    known = set(options_of(DecodeOptions)) - {"search", "search_conf"}
+    unused = [name for name in options_of(DecodeOptions) if name in (known & given) - set(kind.uses)]
+    return f"search {kind.name} does not use {', '.join(unused)}" if unused else None
+
+
+def report_idle(kind: SearchKind | None, given: Mapping[str, Any], *, has_lm: bool, has_ngram: bool) -> None:
+    """Warn of given options that change nothing: the search does not read them, or there is no model to weigh.
+
+    `kind` None: the search is not known yet.
+    """
+    if kind is not None and (unused := unused_options(kind, set(given))):
+        logger.warning(unused)
+    for name, is_there, model in (
+        ("lm_weight", has_lm, "neural language model (--lm_train_config and --lm_file)"),
+        ("ngram_weight", has_ngram, "n-gram (--ngram_file)"),
+    ):
+        if given.get(name) and not is_there and (kind is None or name in kind.uses):
+            logger.warning("%s %g changes nothing: there is no %s", name, given[name], model)
