@@ -122,7 +122,7 @@ def random_model(folder: Path) -> Any:
 
     from tympan.config.asr import AsrTrainConfig
     from tympan.config.lm import LmTrainConfig
-    from tympan.config.training import load_training_config
+    from tympan.config.read import load_training_config
     from tympan.decode.load import LoadedModel
     from tympan.decode.speech_input import speech_input
     from tympan.models.build import build_asr_model

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tympan.data.batches import BATCH_TYPES, BatchOptions, plan_batches
+from tympan.config.train import BatchOptions
+from tympan.data.batch_plan import BATCH_TYPES, plan_batches
 from tympan.data.index import UtteranceIndex
 from tympan.data.schedule import BatchSchedule
 from tympan.data.shapes import Shapes, read_shapes

@@ -67,7 +67,7 @@ def work(rank: str, size: str, wrap: str, meeting: str, *, steps: int) -> None:
     from torch.nn.parallel import DistributedDataParallel
 
     from tympan.runtime.comm import Comm, Distributed, Solo
-    from tympan.train.reporter import EpochReporter
+    from tympan.training.reporter import EpochReporter
 
     torch.set_num_threads(1)
     comm: Comm = Solo()

@@ -24,7 +24,7 @@ from tympan.decode.options import BatchLimits, DecodeOptions
 from tympan.decode.recognizer import Recognizer
 from tympan.models.build import build_asr_model
 from tympan.runtime.malloc import keep_freed_memory
-from tympan.train.optimizers import build_optimizer
+from tympan.training.optimizers import build_optimizer
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 TIMED_S = 10.0

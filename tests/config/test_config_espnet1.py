@@ -171,7 +171,7 @@ def test_noam_is_the_same_rate_at_every_step() -> None:
 
 def test_notes_come_once(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     from tympan.config.parse import read_layer
-    from tympan.config.training import RULES
+    from tympan.config.read import RULES
 
     argv = ["--config", write(tmp_path / "lm.yaml", LM)]
     parse_training(LmTrainConfig, argv, prog="t")

@@ -12,7 +12,7 @@ import soundfile
 
 from tympan.data.augment import WaveformAugmentation, convolve, parse_db_range, speech_power
 from tympan.data.effects import Effects, change_speed
-from tympan.data.preprocess import Preprocessor
+from tympan.data.preprocess import SpeechPreprocessor
 from tympan.errors import UserError
 
 RATE = 16000
@@ -192,11 +192,11 @@ def test_other_mistakes(tmp_path: Path, speech: np.ndarray) -> None:
 
 
 def test_volume_normalisation_and_shortest_length(speech: np.ndarray) -> None:
-    loud = Preprocessor(speech_volume_normalize=1.0)("u", {"speech": speech}, 1)["speech"]
+    loud = SpeechPreprocessor(volume_normalize=1.0)(speech, "u", epoch=1)
     assert np.abs(np.asarray(loud)).max() == pytest.approx(1.0)
     silent = np.zeros(10, dtype=np.float32)
-    assert np.array_equal(Preprocessor(speech_volume_normalize=1.0)("u", {"speech": silent}, 1)["speech"], silent)
-    padded = Preprocessor(min_sample_size=15, audio_pad_value=0.5)("u", {"speech": silent}, 1)["speech"]
+    assert np.array_equal(SpeechPreprocessor(volume_normalize=1.0)(silent, "u", epoch=1), silent)
+    padded = SpeechPreprocessor(min_sample_size=15, audio_pad_value=0.5)(silent, "u", epoch=1)
     assert np.asarray(padded).tolist() == [0.0] * 10 + [0.5] * 5
     stereo = np.stack([silent, silent + 1], axis=1)
-    assert Preprocessor(force_single_channel=True)("u", {"speech": stereo}, 1)["speech"].shape == (10,)
+    assert SpeechPreprocessor(force_single_channel=True)(stereo, "u", epoch=1).shape == (10,)

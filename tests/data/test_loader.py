@@ -13,16 +13,19 @@ import pytest
 import soundfile
 import torch
 
+from tympan.config.text import TextConfig
+from tympan.config.train import BatchOptions
 from tympan.data.augment import WaveformAugmentation
 from tympan.data.batch import Batch
-from tympan.data.batches import BatchOptions, plan_batches
+from tympan.data.batch_plan import plan_batches
 from tympan.data.dataset import UtteranceDataset
-from tympan.data.loader import EpochIterFactory
-from tympan.data.preprocess import Preprocessor, TextPreprocessor
+from tympan.data.loader import EpochBatches
+from tympan.data.preprocess import Preprocessor, SpeechPreprocessor
 from tympan.data.readers import Value
 from tympan.data.seeds import derive_seed
 from tympan.data.shapes import Shapes
 from tympan.errors import UserError
+from tympan.text.codec import build_codec
 
 TOKENS = ["<blank>", "<unk>", "a", "b", "<space>", "<sos/eos>"]
 COUNT = 21
@@ -43,14 +46,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def make_dataset(folder: Path) -> UtteranceDataset:
     preprocess = Preprocessor(
-        text=TextPreprocessor(TOKENS, token_type="char"),
-        augmentation=WaveformAugmentation(seed=5, rate=16000, speed_perturb=(0.9, 1.0, 1.1), volume_perturb=(0.5, 2.0)),
+        texts={"text": build_codec(TextConfig(token_list=TOKENS, token_type="char"))},
+        speech=SpeechPreprocessor(
+            WaveformAugmentation(seed=5, rate=16000, speed_perturb=(0.9, 1.0, 1.1), volume_perturb=(0.5, 2.0))
+        ),
     )
     triples = [(folder / "wav.scp", "speech", "sound"), (folder / "text", "text", "text")]
     return UtteranceDataset(triples, preprocess=preprocess)
 
 
-def make_factory(folder: Path, batch_type: str = "numel", **options: object) -> EpochIterFactory:
+def make_factory(folder: Path, batch_type: str = "numel", **options: object) -> EpochBatches:
     dataset = make_dataset(folder)
     lengths = [soundfile.info(folder / f"u{number:02d}.wav").frames for number in range(COUNT)]
     shapes = [Shapes("speech", np.array(lengths)), Shapes("text", np.full(COUNT, 9))]
@@ -58,9 +63,8 @@ def make_factory(folder: Path, batch_type: str = "numel", **options: object) -> 
         shapes, BatchOptions(batch_type=batch_type, batch_size=4, batch_bins=9000, fold_length=(1500, 80))
     )
     assert isinstance(dataset.preprocess, Preprocessor)
-    assert dataset.preprocess.augmentation is not None
-    stretch = dataset.preprocess.augmentation.stretch
-    return EpochIterFactory(dataset, plan, seed=5, shuffle=True, stretch=stretch, **options)  # type: ignore[arg-type]
+    stretch = dataset.preprocess.stretch
+    return EpochBatches(dataset, plan, seed=5, shuffle=True, stretch=stretch, **options)  # type: ignore[arg-type]
 
 
 def same(one: Batch, other: Batch) -> bool:
@@ -154,13 +158,13 @@ def test_buckets_pad_to_their_shape(corpus: Path) -> None:
 def test_buckets_need_shapes_by_the_names_of_the_data(corpus: Path) -> None:
     plan = plan_batches([Shapes("feats", np.arange(COUNT) + 1)], BatchOptions(batch_type="bucket", batch_bins=90))
     with pytest.raises(UserError, match="'feats' belongs to none of the data"):
-        EpochIterFactory(make_dataset(corpus), plan)
+        EpochBatches(make_dataset(corpus), plan)
 
 
 def test_validation_is_in_order_and_has_no_seeds(corpus: Path) -> None:
     dataset = make_dataset(corpus)
     plan = plan_batches([Shapes("speech", np.arange(COUNT) + 1)], BatchOptions(batch_type="unsorted", batch_size=4))
-    factory = EpochIterFactory(dataset, plan)
+    factory = EpochBatches(dataset, plan)
     batches = list(factory.build_iter(1))
     assert [key for batch in batches for key in batch.ids] == [f"u{number:02d}" for number in range(COUNT)]
     assert "augment_seed" not in batches[0].tensors
@@ -174,7 +178,7 @@ def test_broken_data_is_named_from_a_worker(corpus: Path, tmp_path: Path, worker
     dataset = UtteranceDataset([(tmp_path / "wav.scp", "speech", "sound")])
     plan = plan_batches([Shapes("speech", np.arange(COUNT) + 1)], BatchOptions(batch_type="unsorted", batch_size=4))
     with pytest.raises(UserError) as caught:
-        list(EpochIterFactory(dataset, plan, num_workers=workers).build_iter(1))
+        list(EpochBatches(dataset, plan, num_workers=workers).build_iter(1))
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'wav.scp'}:8: utterance 'u07': ")
     assert "gone.wav" in message
@@ -197,7 +201,7 @@ def test_a_killed_worker_is_explained(corpus: Path) -> None:
     dataset = UtteranceDataset([(corpus / "wav.scp", "speech", "sound")], preprocess=Deadly())
     plan = plan_batches([Shapes("speech", np.arange(COUNT) + 1)], BatchOptions(batch_type="unsorted", batch_size=4))
     with pytest.raises(UserError, match=r"ended by itself .*worker.*--num_workers"):
-        list(EpochIterFactory(dataset, plan, num_workers=1).build_iter(1))
+        list(EpochBatches(dataset, plan, num_workers=1).build_iter(1))
 
 
 def test_factories_can_be_pickled(corpus: Path) -> None:

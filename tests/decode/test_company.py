@@ -13,7 +13,7 @@ import yaml
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.decode.load import LoadedModel
 from tympan.decode.options import BatchLimits, DecodeOptions
 from tympan.decode.recognizer import Recognizer

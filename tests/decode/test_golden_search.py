@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tympan.config.asr import AsrTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.data.audio import read_audio
 from tympan.decode.beam_search import BeamSearch, LengthLimits, Weighted
 from tympan.decode.ctc_prefix import CtcPrefixScorer

@@ -12,7 +12,7 @@ import yaml
 
 from tympan.bin import asr_align
 from tympan.config.asr import AsrTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.decode.recognizer import Recognizer
 from tympan.models.build import build_asr_model
 

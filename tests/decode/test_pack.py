@@ -10,7 +10,7 @@ import yaml
 
 from tympan.bin.main import cli
 from tympan.config.asr import AsrTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.decode.model_files import find_model
 from tympan.models.build import build_asr_model
 

@@ -17,8 +17,8 @@ from tiny_recipe import DECODE, LM, ROOT, TRAIN, aishell, new_workplace
 pytest.importorskip("espeakng_loader", reason="the extra 'demo' makes the corpus of these tests")
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-OWN_WAY = ("aishell", "tutorial", "training-options", "migration", "troubleshooting")
-"""Pages whose commands have a test of their own below."""
+OWN_WAY = ("aishell", "tasks", "tutorial", "training-options", "migration", "troubleshooting")
+"""Pages whose commands have a test of their own, below or in tests/tasks."""
 ONE_WAY = ("README", "data", "decoding", "language-models", "text-and-batches")
 """Pages whose commands run one after the other in a directory with what they name."""
 NOT_RUN = re.compile(r"# not run[^:]*: \S")

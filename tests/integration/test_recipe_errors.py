@@ -178,7 +178,7 @@ def test_killed_for_memory(with_features: Path) -> None:
     _, message = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "lm_train was killed (signal 9)" in message
-    assert "memory ran out. Use a smaller batch" in message
+    assert "ran out of memory. Use a smaller batch" in message
     assert "it continues from there" in message
     assert "Traceback" not in message
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from train_corpus import command, environment, run, same_weights
 
-from tympan.train.checkpoint import read_reporter
+from tympan.training.checkpoint import read_reporter
 
 GOLDEN = Path(__file__).with_name("golden_losses.txt")
 
@@ -189,7 +189,7 @@ def test_a_language_model_trains(beeps: Path, tmp_path: Path) -> None:
     assert reporter.get("train", "loss", 3) < reporter.get("train", "loss", 1)
     refused = run(beeps, tmp_path / "exp", "--resume", "true")
     assert refused.returncode == 2
-    assert "kind: lm in the checkpoint, asr here" in refused.stderr
+    assert "task: lm in the checkpoint, asr here" in refused.stderr
 
 
 def test_recomputed_activations_change_nothing(beeps: Path, finished: Path, tmp_path: Path) -> None:

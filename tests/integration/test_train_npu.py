@@ -10,7 +10,7 @@ import pytest
 import yaml
 from train_corpus import command, environment, run, weights
 
-from tympan.train.checkpoint import read_reporter
+from tympan.training.checkpoint import read_reporter
 
 STAND_IN = Path(__file__).parents[1] / "runtime" / "stand_in"
 

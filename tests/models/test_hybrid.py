@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tests.models.tiny import rows_of, tiny_batch, tiny_model
 from tympan.errors import UserError
+from tympan.models.attention import Text, add_sos_eos
 from tympan.models.hybrid import HybridModel
 from tympan.models.loss import Loss
 from tympan.models.speech_model import HasDecoder, PlotsAttention, SpeechModel
@@ -120,9 +121,8 @@ def test_attention_weights_of_every_layer() -> None:
 
 
 def test_language_token_goes_first() -> None:
-    model = tiny_model(model_conf={"lang_token_id": 5})
-    text = model._add_language(torch.tensor([[2, 3], [4, -1]]), torch.tensor([2, 1]))
-    ys_in, ys_out, lengths = model._add_sos_eos(*text)
+    text = Text.cut(torch.tensor([[2, 3], [4, 9]]), torch.tensor([2, 1])).after(5)
+    ys_in, ys_out, lengths = add_sos_eos(text, sos=10, eos=10)
     assert ys_in.tolist() == [[10, 5, 2, 3], [10, 5, 4, 10]]
     assert ys_out.tolist() == [[5, 2, 3, 10], [5, 4, 10, -1]]
     assert lengths.tolist() == [4, 3]

@@ -10,6 +10,8 @@ import pytest
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.recipe import an4
+from tympan.recipe.an4 import AN4
+from tympan.recipe.corpus import write_sets
 
 
 def make_original(root: Path, *, train: int = 103) -> Path:
@@ -30,9 +32,10 @@ def make_original(root: Path, *, train: int = 103) -> Path:
 
 
 def test_original_layout(tmp_path: Path) -> None:
-    counts = an4.prepare(make_original(tmp_path / "corpus"), tmp_path / "data")
-    assert counts == {"train_nodev": 3, "train_dev": 100, "test": 1}
-    test = DataDir.read(tmp_path / "data" / "test")
+    write_sets(AN4, make_original(tmp_path / "corpus"), tmp_path / "data")
+    sets = {name: DataDir.read(tmp_path / "data" / name) for name in (AN4.train, AN4.dev, *AN4.tests)}
+    assert {name: len(one.wav) for name, one in sets.items()} == {"train_nodev": 3, "train_dev": 100, "test": 1}
+    test = sets["test"]
     assert test.text == {"fcaw-an406-fcaw-b": "RUBOUT G M E F"}
     assert test.utt2spk == {"fcaw-an406-fcaw-b": "fcaw"}
     dev, train = (DataDir.read(tmp_path / "data" / name) for name in ("train_dev", "train_nodev"))
@@ -44,18 +47,19 @@ def test_missing_recording_is_named_with_its_line(tmp_path: Path) -> None:
     root = make_original(tmp_path / "corpus")
     (root / "an4" / "wav" / "an4_clstk" / "fash" / "an3-fash-b.sph").unlink()
     with pytest.raises(UserError, match=r"an4_train\.transcription:4: no an3-fash-b\.sph"):
-        an4.prepare(root, tmp_path / "data")
+        an4.prepare(root)
 
 
 def test_neither_layout(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds neither"):
-        an4.prepare(tmp_path, tmp_path / "data")
+        an4.prepare(tmp_path)
 
 
 def test_real_directories(real_data: Path, tmp_path: Path) -> None:
-    counts = an4.prepare(real_data / "an4", tmp_path / "data")
-    assert counts == {"train_nodev": 848, "train_dev": 100}
-    dev = DataDir.read(tmp_path / "data" / "train_dev")
+    write_sets(AN4, real_data / "an4", tmp_path / "data")
+    train, dev = (DataDir.read(tmp_path / "data" / name) for name in ("train_nodev", "train_dev"))
+    assert (len(train.wav), len(dev.wav)) == (848, 100)
+    assert all(an4.speaker_of(utterance) == speaker for utterance, speaker in train.utt2spk.items())
     assert all(Path(place).is_file() for place in dev.wav.values())
     assert sum(len(text.split()) for text in dev.text.values()) == 591
 
@@ -73,7 +77,7 @@ def test_split_is_the_prepared_one(real_data: Path, tmp_path: Path) -> None:
             audio.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(real_data / "an4" / name / "flac" / f"{utterance}.flac", audio)
     (root / "etc" / "an4_train.transcription").write_text("\n".join(lines) + "\n")
-    an4.prepare(tmp_path, tmp_path / "data")
+    write_sets(AN4, tmp_path, tmp_path / "data")
     for name in ("train_nodev", "train_dev"):
         assert DataDir.read(tmp_path / "data" / name).text == dict(
             sorted(DataDir.read(real_data / "an4" / name).text.items())

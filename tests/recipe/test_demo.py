@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tympan.recipe.demo import Size, make_archives, plan
-from tympan.recipe.sentences import sentences
+from tympan.recipe.demo import Size, make_archives, plan, sentences
 
 pytest.importorskip("espeakng_loader", reason="the extra 'demo' is not installed")
 

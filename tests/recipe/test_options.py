@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tympan.config import parse_args
 from tympan.errors import UserError
 from tympan.recipe.options import RecipeOptions
+from tympan.recipe.recipe import parse_options
 
 
-def options(*arguments: str) -> RecipeOptions:
-    return parse_args(RecipeOptions, ["aishell", *arguments], prog="tympan recipe")
+def options(*arguments: str, corpus: str = "aishell") -> RecipeOptions:
+    return parse_options([corpus, *arguments])
 
 
 def test_defaults_are_the_recipes() -> None:
@@ -49,6 +49,27 @@ def test_names_of_what_is_made() -> None:
     assert options("--n_average", "0").model_file == "valid.acc.best.pth"
     assert options("--n_average", "0", "--recog_model", "model.loss.best").model_file == "valid.loss.best.pth"
     assert options("--n_average", "0", "--recog_model", "7epoch").model_file == "7epoch.pth"
+
+
+def test_a_corpus_has_its_own_defaults_and_what_is_typed_wins(tmp_path: Path) -> None:
+    found = options(corpus="an4")
+    assert (found.feats_type, found.token_type, found.lm_config) == ("raw", "phn", "")
+    assert found.train_config == "conf/train.yaml"
+    (tmp_path / "recipe.yaml").write_text("token_type: word\nfeats_type: fbank\n")
+    found = options("--config", str(tmp_path / "recipe.yaml"), "--feats_type", "fbank_pitch", corpus="an4")
+    assert (found.feats_type, found.token_type, found.lm_config) == ("fbank_pitch", "word", "")
+    assert options().token_type == "char"
+
+
+def test_help_shows_the_defaults_of_the_corpus(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options("--help", corpus="an4")
+    assert "kind of tokens (Tympan) [phn]" in capsys.readouterr().out
+
+
+def test_misspelt_corpus() -> None:
+    with pytest.raises(UserError, match=r"there is no corpus 'aishel'\. Did you mean 'aishell'\? Known: aishell, an4"):
+        options(corpus="aishel")
 
 
 def test_misspelt_option() -> None:

@@ -75,9 +75,10 @@ from tympan.runtime.comm import Solo
 from tympan.runtime.device import backend_for, choose_kind, describe, device_of, find_accelerators
 from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, choose_precision
-from tympan.train.optimizers import build_optimizer
-from tympan.train.reporter import EpochReporter
-from tympan.train.update import UpdateOptions, Updater, trainable
+from tympan.training.optimizers import build_optimizer
+from tympan.training.reporter import EpochReporter
+from tympan.config.train import UpdateOptions
+from tympan.training.update import Updater, trainable
 
 found = find_accelerators()
 kind = choose_kind(ngpu=1, device=None)

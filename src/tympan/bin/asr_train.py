@@ -1,18 +1,15 @@
-"""Train a speech recogniser (ESPnet2's asr_train)."""
+"""Train a speech recognizer (ESPnet2's asr_train)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tympan.config.asr import AsrTrainConfig
-from tympan.config.training import parse_training
+from tympan.tasks import train_command
+from tympan.tasks.asr import AsrTask
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config = parse_training(AsrTrainConfig, argv, prog="tympan asr_train", description=__doc__)
-    from tympan.train.session import run_training
-
-    return run_training(config, kind="asr", argv=argv)
+    return train_command(AsrTask(), argv, prog="tympan asr_train")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan average_model", description=__doc__)
     if (options.last is not None) + (options.best is not None) + bool(options.models) != 1:
         raise UserError("give exactly one of --last N, --best N and --models FILE")
-    from tympan.train.nbest import average, save_weights
+    from tympan.training.nbest import average, save_weights
 
     paths, name = _chosen(options)
     target = options.output or options.exp_dir / name
@@ -55,7 +55,7 @@ def _chosen(options: Options) -> tuple[list[Path], str]:
 
 
 def _best(options: Options) -> list[int]:
-    from tympan.train.checkpoint import read_reporter
+    from tympan.training.checkpoint import read_reporter
 
     parts = options.criterion.split(".")
     if len(parts) != 3 or parts[2] not in ("min", "max"):

@@ -21,7 +21,7 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan demo", description=__doc__)
-    from tympan.recipe.amounts import in_words
+    from tympan.recipe.console import in_words
     from tympan.recipe.demo import prepare_demo, recipe_options
     from tympan.recipe.run import run_recipe
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tympan.config.lm import LmTrainConfig
-from tympan.config.training import parse_training
+from tympan.tasks import train_command
+from tympan.tasks.lm import LmTask
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    config = parse_training(LmTrainConfig, argv, prog="tympan lm_train", description=__doc__)
-    from tympan.train.session import run_training
-
-    return run_training(config, kind="lm", argv=argv)
+    return train_command(LmTask(), argv, prog="tympan lm_train")
 
 
 if __name__ == "__main__":

@@ -5,26 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from tympan.recipe.options import RecipeOptions
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments[:1] == ["new"]:
-        from tympan.recipe.new import main as new
+        from tympan.recipe.custom import main as new
 
         return new(arguments[1:])
+    from tympan.recipe.recipe import parse_options
     from tympan.recipe.run import last_options, run_recipe, show_status
 
-    if arguments[:1] == ["status"]:
-        return show_status(_parse(arguments[1:]) if arguments[1:] else last_options())
-    return run_recipe(_parse(arguments))
-
-
-def _parse(arguments: Sequence[str]) -> RecipeOptions:
-    from tympan.config import parse_args
-
-    return parse_args(RecipeOptions, arguments, prog="tympan recipe", description=__doc__)
+    if arguments[:1] != ["status"]:
+        return run_recipe(parse_options(arguments, description=__doc__))
+    return show_status(parse_options(arguments[1:], description=__doc__) if arguments[1:] else last_options())
 
 
 if __name__ == "__main__":

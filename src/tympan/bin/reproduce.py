@@ -20,11 +20,12 @@ class Options:
     exp_dir: Path = argument(help="directory of a finished training run")
     output_dir: Path | None = option(None, help="where to train again; null is a temporary directory")
     nproc: int | None = option(None, help="processes; null is as many as the run had")
+    allow_import: bool = option(False, help="allow the run to name a task class of yours, and run its code")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan reproduce", description=__doc__)
-    from tympan.train.manifest import NAME, file_fingerprint, read_manifest, versions
+    from tympan.training.manifest import NAME, file_fingerprint, read_manifest, versions
 
     if not (options.exp_dir / NAME).is_file():
         raise UserError(f"{options.exp_dir} has no {NAME}: it is no directory of a run trained with tympan")
@@ -44,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> None:
     processes = options.nproc or manifest["processes"]
-    command = [sys.executable, "-m", f"tympan.bin.{manifest['kind']}_train"]
+    command = [sys.executable, "-m", "tympan.bin.train", _task_of(manifest, allow_import=options.allow_import)]
     command += ["--config", str((options.exp_dir / "config.yaml").resolve()), "--output_dir", str(output.resolve())]
     command += ["--resume", "false", "--use_wandb", "false"]
     if manifest["device"].startswith("cpu"):
@@ -53,6 +54,29 @@ def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> No
     done = subprocess.run(command, cwd=manifest["directory"], env={**os.environ, **threads})
     if done.returncode != 0:
         raise UserError(f"training again ended with exit code {done.returncode}: {output}/train.log says more")
+
+
+def _task_of(manifest: dict[str, Any], *, allow_import: bool) -> str:
+    """The task's name, or its class where it is one of the user's own."""
+    from tympan.tasks import TASKS
+
+    if "task" not in manifest:
+        return str(manifest["kind"])  # of Tympan 0.1
+    names = {TASKS.target(name): name for name in TASKS.names()}
+    target = str(manifest["task_class"])
+    if target in names:
+        return names[target]
+    if target.startswith("__main__:"):
+        raise UserError(
+            f"the task '{manifest['task']}' was defined in the script that was run: put it into a module that can be "
+            "imported, and train with `tympan train package.module:Class`"
+        )
+    if not allow_import:
+        raise UserError(
+            f"the run was trained with the task class '{target}': running it again runs its code. If you trust it: "
+            "--allow_import true"
+        )
+    return target
 
 
 def _changes(manifest: dict[str, Any], now: dict[str, str], data: dict[str, Any]) -> list[str]:

@@ -2,10 +2,12 @@
 
 from tympan.config.option import argument, option
 from tympan.config.parse import dump_config, parse_args
+from tympan.config.read import load_training_config, parse_training
 from tympan.config.registry import Registry
-from tympan.config.training import load_training_config, parse_training
+from tympan.config.resolve import Conflict
 
 __all__ = [
+    "Conflict",
     "Registry",
     "argument",
     "dump_config",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tympan.config.choices import ASR_MODELS
-from tympan.config.model import MODEL, InitOptions, SpeechDataOptions, SpeechModelOptions, check_speech_model
+from tympan.config.model import MODEL, SpeechTrainConfig, check_speech_model
 from tympan.config.option import choice, conf_of, not_yet
 from tympan.config.resolve import Conflict
 from tympan.config.text import TextConfig, TextOptions, check_text, text_config
@@ -15,7 +15,7 @@ from tympan.config.train import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsrTrainConfig(SpeechModelOptions, SpeechDataOptions, TextOptions, InitOptions, TrainConfig):
+class AsrTrainConfig(TextOptions, SpeechTrainConfig):
     """The configuration of a recognizer's training run; every `*_conf` is complete."""
 
     joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")

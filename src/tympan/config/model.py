@@ -20,6 +20,7 @@ from tympan.config.choices import (
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
 from tympan.config.resolve import Conflict
 from tympan.config.text import TEXT
+from tympan.config.train import TrainConfig
 
 MODEL = "model"
 AUGMENT = "augmentation"
@@ -79,6 +80,11 @@ class SpeechDataOptions:
     short_noise_thres: float = not_yet(0.5, instead="noise that is shorter than the speech is repeated")
     preprocessor: str = choice(PREPROCESSORS, "default", help="treatment of an utterance", group=TEXT)
     preprocessor_conf: dict[str, Any] = conf_of("preprocessor", help="its parameters", group=TEXT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, TrainConfig):
+    """The options of every task that hears."""
 
 
 def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tympan.config.cast import CastError, cast
 from tympan.config.registry import Registry
 
 _KEY = "tympan"
@@ -146,6 +147,19 @@ def range_faults(options: Any) -> list[str]:
     """What lies outside of its declared range in a dataclass of options that Python code made."""
     faults = {name: item.extra.range_fault(getattr(options, name)) for name, item in options_of(type(options)).items()}
     return [f"{name} {fault}" for name, fault in faults.items() if fault is not None]
+
+
+def option_faults(options: Any, schema: type[Any]) -> list[str]:
+    """What has the wrong type or lies outside of its range, in the fields of `schema`, of options made in Python."""
+    faults = []
+    for name, item in options_of(schema).items():
+        try:
+            fault = item.extra.range_fault(cast(getattr(options, name), item.type))
+        except CastError as error:
+            fault = str(error)
+        if fault is not None:
+            faults.append(f"{name} {fault}")
+    return faults
 
 
 def _ordered(options: dict[str, Option], order: Sequence[str]) -> dict[str, Option]:

@@ -80,14 +80,15 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
 def dump_config(config: Any) -> str:
     """The YAML of `--print_config`: every option, as it was resolved."""
     values = {name: getattr(config, name) for name in options_of(type(config))}
-    return dump_yaml(_as_yaml({key: item for key, item in values.items() if item is not REQUIRED}))
+    return dump_yaml(as_yaml({key: item for key, item in values.items() if item is not REQUIRED}))
 
 
-def _as_yaml(value: Any) -> Any:
+def as_yaml(value: Any) -> Any:
+    """Values as YAML holds them: dataclasses as mappings, tuples as lists, paths as strings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _as_yaml(dataclasses.asdict(value))
+        return as_yaml(dataclasses.asdict(value))
     if isinstance(value, Mapping):
-        return {str(key): _as_yaml(item) for key, item in value.items()}
+        return {str(key): as_yaml(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_as_yaml(item) for item in value]
+        return [as_yaml(item) for item in value]
     return str(value) if isinstance(value, Path) else value

@@ -1,11 +1,22 @@
-"""One padded mini-batch: what the loader yields and the model takes."""
+"""One padded mini-batch: what a source of batches yields and the model takes."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from tympan.data.dataset import Utterance
+from tympan.data.table import Ints
+from tympan.errors import UserError
+
+TEXT_PADDING = -1
+"""ESPnet2's ignore_id."""
 
 
 @dataclass(frozen=True)
@@ -32,3 +43,128 @@ class Batch:
 
     def pin_memory(self) -> Batch:
         return replace(self, tensors={name: tensor.pin_memory() for name, tensor in self.tensors.items()})
+
+    def or_stand_in(self) -> Batch:
+        """The batch itself; for an empty one, an utterance made up from its shapes, whose loss must weigh nothing.
+
+        A rank without utterances runs it, so that every rank takes part in every exchange. The made-up sound is not
+        constant: a variance of zero could turn into a gradient that is not a number.
+        """
+        if len(self) > 0:
+            return self
+        made_up = {name: _made_up(tensor) for name, tensor in self.tensors.items()}
+        lengths = {
+            f"{name}_lengths": torch.tensor([tensor.shape[1]], dtype=torch.int64, device=tensor.device)
+            for name, tensor in self.tensors.items()
+            if f"{name}_lengths" in self.tensors
+        }
+        return replace(self, tensors=made_up | lengths)
+
+
+def tensors_for(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names a model's method takes."""
+    names = inspect.signature(function).parameters
+    return {name: tensor for name, tensor in tensors.items() if name in names}
+
+
+class Batches(Protocol):
+    """Where the batches of a run come from: a data directory, shards, a mixture. The trainer knows nothing else.
+
+    What is yielded for an epoch depends only on the seed and the epoch, so that any step can be resumed.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The data names: `speech`, `text`."""
+        ...
+
+    @property
+    def sample_rate(self) -> int | None:
+        """Samples per second of the recordings; None where there are none, or of several rates."""
+        ...
+
+    def num_steps(self, epoch: int) -> int: ...
+
+    def build_iter(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
+        """This rank's share of each global batch of an epoch, from `start_step`."""
+        ...
+
+    def describe(self) -> str:
+        """Number, size and padding of the batches, for the log."""
+        ...
+
+    def mean_size(self) -> MeanSize: ...
+
+    def examples(self, number: int) -> Batch:
+        """The first utterances of the data, for plots."""
+        ...
+
+    def lengths(self) -> Mapping[str, Ints]:
+        """By data name, the length of every utterance; empty where it is not known without reading the data."""
+        ...
+
+    def utterance(self, row: int) -> Utterance:
+        """Of a row of `lengths`."""
+        ...
+
+
+@dataclass(frozen=True)
+class MeanSize:
+    """The size of a global batch on average."""
+
+    utterances: float
+    seconds: float | None
+    """Of audio, where the sample rate is known."""
+
+
+def collate(
+    utterances: Sequence[Utterance],
+    *,
+    global_size: int,
+    pad_to: Mapping[str, int] | None = None,
+    augment_seeds: Sequence[int] | None = None,
+) -> Batch:
+    """Pad to the longest, or to the fixed length that `pad_to` gives for a name."""
+    tensors: dict[str, Tensor] = {}
+    for name in utterances[0].arrays:
+        arrays = [utterance.arrays[name] for utterance in utterances]
+        length = (pad_to or {}).get(name)
+        tensors[name] = _padded(arrays, name, utterances, length)
+        tensors[f"{name}_lengths"] = torch.tensor([len(array) for array in arrays], dtype=torch.int64)
+    if augment_seeds is not None:
+        tensors["augment_seed"] = torch.tensor(list(augment_seeds), dtype=torch.int64)
+    return Batch(tuple(utterance.id for utterance in utterances), tensors, global_size)
+
+
+def empty_like(batch: Batch) -> Batch:
+    """A rank's share of a batch that has fewer utterances than ranks: no ids, first dimensions of zero."""
+    return Batch((), {name: tensor[:0] for name, tensor in batch.tensors.items()}, batch.global_size)
+
+
+def _padded(arrays: Sequence[np.ndarray], name: str, utterances: Sequence[Utterance], length: int | None) -> Tensor:
+    first = arrays[0]
+    for array, utterance in zip(arrays, utterances, strict=True):
+        if array.shape[1:] != first.shape[1:] or array.dtype != first.dtype:
+            raise UserError(
+                f"utterance '{utterance.id}': {name} has the shape {array.shape} and the type {array.dtype}, "
+                f"but '{utterances[0].id}' in the same batch has {first.shape} and {first.dtype}"
+            )
+    longest = max(len(array) for array in arrays)
+    if length is not None and longest > length:
+        raise UserError(
+            f"{name} of an utterance in the batch of '{utterances[0].id}' is {longest} long, "
+            f"its bucket holds {length}: the shape file does not belong to this data"
+        )
+    value = 0 if first.dtype.kind == "f" else TEXT_PADDING
+    padded = np.full((len(arrays), length or longest, *first.shape[1:]), value, dtype=first.dtype)
+    for row, array in zip(padded, arrays, strict=True):
+        row[: len(array)] = array
+    return torch.from_numpy(padded)
+
+
+def _made_up(empty: Tensor) -> Tensor:
+    shape = (1, *empty.shape[1:])
+    if not empty.is_floating_point():
+        return torch.ones(shape, dtype=empty.dtype, device=empty.device)
+    wave = torch.arange(torch.Size(shape).numel(), device=empty.device, dtype=torch.float32).sin()
+    return wave.view(shape).to(empty.dtype)

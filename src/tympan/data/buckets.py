@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tympan.config.train import BatchOptions
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints
-
-if TYPE_CHECKING:
-    from tympan.data.batches import BatchOptions
 
 _CANDIDATES = 128
 """Boundaries are looked for among this many quantiles of the lengths and as many steps of length."""

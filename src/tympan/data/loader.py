@@ -10,20 +10,21 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from tympan.data.batch import Batch
-from tympan.data.batches import BatchPlan
-from tympan.data.collate import collate, empty_like
-from tympan.data.dataset import UtteranceDataset
-from tympan.data.plan_report import describe_plan
+from tympan.data.batch import Batch, MeanSize, collate, empty_like
+from tympan.data.batch_plan import BatchPlan, describe_plan
+from tympan.data.dataset import Utterance, UtteranceDataset
 from tympan.data.schedule import BatchSchedule
 from tympan.data.seeds import derive_seed
+from tympan.data.table import Ints
 from tympan.errors import UserError
 
 AFTER_SIGTERM_S = 60
 
 
-class EpochIterFactory:
-    """`build_iter(epoch)` yields this rank's share of each global batch; `build_iter(epoch, step)` starts there.
+class EpochBatches:
+    """The batches of a data directory (`tympan.data.batch.Batches`).
+
+    `build_iter(epoch)` yields this rank's share of each global batch; `build_iter(epoch, step)` starts there.
 
     What it yields does not depend on `num_workers`. `seed` None (validation) leaves `augment_seed` out.
     A rank may get a batch without utterances: `ids` is empty and every tensor has a first dimension of zero.
@@ -95,8 +96,32 @@ class EpochIterFactory:
         """Utterances of each global batch."""
         return tuple(int(size) for size in self.schedule.sizes(epoch))
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.dataset.names
+
+    @property
+    def sample_rate(self) -> int | None:
+        return self.dataset.sample_rate
+
     def describe(self) -> str:
         return describe_plan(self.plan, rate=self.dataset.sample_rate)
+
+    def mean_size(self) -> MeanSize:
+        seconds = None
+        if self.dataset.sample_rate:
+            seconds = float((self.plan.total_lengths()[:, 0] / self.dataset.sample_rate).mean())
+        return MeanSize(float(self.plan.sizes.mean()), seconds)
+
+    def examples(self, number: int) -> Batch:
+        utterances = [self.utterance(row) for row in range(min(number, len(self.dataset)))]
+        return collate(utterances, global_size=len(utterances))
+
+    def lengths(self) -> dict[str, Ints]:
+        return {shape.name: shape.lengths for shape in self.plan.shapes}
+
+    def utterance(self, row: int) -> Utterance:
+        return self.dataset[row, 1]
 
     def load(self, epoch: int, step: int) -> Batch:
         """This rank's share of one global batch, read here and now."""
@@ -130,7 +155,7 @@ class _Failure:
 class _EpochSteps(Dataset[Batch | _Failure]):
     """Item i is the batch of step i."""
 
-    def __init__(self, factory: EpochIterFactory, epoch: int) -> None:
+    def __init__(self, factory: EpochBatches, epoch: int) -> None:
         self.factory = factory
         self.epoch = epoch
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tympan.data.batches import BatchPlan
+from tympan.data.batch_plan import BatchPlan
 from tympan.data.seeds import rng_for
 from tympan.data.table import Ints
 from tympan.errors import UserError

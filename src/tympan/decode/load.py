@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
-from tympan.config.training import load_training_config
+from tympan.config.read import load_training_config
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input

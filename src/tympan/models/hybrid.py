@@ -5,7 +5,7 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -13,28 +13,25 @@ from torch import Tensor, nn
 
 from tympan.config import choices
 from tympan.errors import UserError
+from tympan.models.attention import Attended, Text, attention_kept, attention_loss
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs
-from tympan.models.label_smoothing import smoothed_loss
-from tympan.models.loss import Loss, LossTerm, Stat
+from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
     ConditionsOnCtc,
     Decoder,
     Encoder,
     Frontend,
-    KeepsAttention,
     Normalizer,
     Preencoder,
     Recomputes,
     StepDecoder,
 )
-from tympan.nn.full_precision import full_precision
-from tympan.nn.masks import length_mask
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
@@ -159,27 +156,18 @@ class HybridModel(nn.Module):
     ) -> Loss:
         """The loss of a batch of at least one utterance. Text beyond its lengths may be anything."""
         encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
-        text = text.masked_fill(~length_mask(text_lengths, text.size(1)), -1)
+        given = Text.cut(text, text_lengths)
         terms: list[LossTerm] = []
         stats: dict[str, Stat] = {}
         if self.ctc is not None:
-            self._add_ctc_terms(encoded, text, text_lengths, terms, stats)
+            self._add_ctc_terms(encoded, given, terms, stats)
         if self.decoder is not None:
-            self._add_attention_term(encoded, text, text_lengths, terms, stats)
-        return _with_total(terms, stats, _count(speech.size(0), encoded.out))
+            self._add_attention_term(encoded, given, terms, stats)
+        return with_total(terms, stats, count_of(speech.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
         """Features and encoder. SpecAugment only while training: from `augment_seed` (batch,), or torch's generator."""
-        with full_precision(speech):
-            features, lengths = self._extract_features(speech, speech_lengths)
-            if self.specaug is not None and self.training:
-                features = self.specaug(features, lengths, augment_seed)
-            if self.normalize is not None:
-                features = self.normalize(features, lengths)
-        if features.is_floating_point():
-            features = features.to(next(self.encoder.parameters()).dtype)
-        if self.preencoder is not None:
-            features = self.preencoder(features)
+        features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
         if self.is_conditioned:
             # Looked for once, in __init__: isinstance of a Protocol is slow, and torch.compile can't look into it.
             return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
@@ -200,10 +188,7 @@ class HybridModel(nn.Module):
 
     def set_precision(self, dtype: torch.dtype) -> None:
         """Convert the weights; features are made and normalized in float32 at least."""
-        self.to(dtype=dtype)
-        for part in (self.frontend, self.normalize):
-            if isinstance(part, nn.Module) and dtype in (torch.float16, torch.bfloat16):
-                part.float()
+        set_precision(self, dtype, features=(self.frontend, self.normalize))
 
     @property
     def packs_batches(self) -> bool:
@@ -225,9 +210,9 @@ class HybridModel(nn.Module):
         augment_seed: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """Features before normalisation, for `--collect_stats`."""
-        if not self.extract_feats_in_collect_stats:
+        if not self.extract_feats_in_collect_stats or self.frontend is None:
             return {"feats": speech, "feats_lengths": speech_lengths}
-        features, lengths = self._extract_features(speech, speech_lengths)
+        features, lengths = self.frontend(speech, speech_lengths)
         return {"feats": features, "feats_lengths": lengths}
 
     def set_grad_checkpointing(self, is_on: bool) -> None:
@@ -241,90 +226,50 @@ class HybridModel(nn.Module):
         self, speech: Tensor, speech_lengths: Tensor, text: Tensor, text_lengths: Tensor
     ) -> dict[str, Tensor]:
         """By layer name: the attention of every layer, (batch, [heads,] queries, keys), of a forward in evaluation."""
-        keepers = {name: module for name, module in self.named_modules() if isinstance(module, KeepsAttention)}
-        was_training = self.training
-        self.eval()
-        try:
-            for module in keepers.values():
-                module.keep_weights = True
+        with attention_kept(self) as weights:
             encoded = self.encode(speech, speech_lengths)
             if self.decoder is not None:
-                ys_in, _, ys_lengths = self._add_sos_eos(*self._add_language(text, text_lengths))
-                self.decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
-            return {name: module.weights for name, module in keepers.items() if module.weights is not None}
-        finally:
-            for module in keepers.values():
-                module.keep_weights = False
-                module.weights = None
-            self.train(was_training)
+                self._attend(encoded, Text.cut(text, text_lengths).after(self.lang_token_id))
+            return weights()
 
-    def _extract_features(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        if self.frontend is None:
-            return speech, lengths
-        features, lengths = self.frontend(speech, lengths)
-        return features, lengths
-
-    def _add_ctc_terms(
-        self, encoded: EncoderOutput, text: Tensor, text_lengths: Tensor, terms: list[LossTerm], stats: dict[str, Stat]
-    ) -> None:
+    def _add_ctc_terms(self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]) -> None:
         assert self.ctc is not None
         layers = encoded.intermediate if self.interctc_weight > 0 else ()
         inner_weight = self.interctc_weight if layers else 0.0
         outputs = [("ctc", encoded.out, 1.0 - inner_weight)]
         outputs += [(f"interctc_layer{number}", out, inner_weight / len(layers)) for number, out in layers]
-        count = _count(text.size(0), encoded.out)
+        count = count_of(text.ids.size(0), encoded.out)
         for name, out, weight in outputs:
-            total = self.ctc(out, encoded.lengths, text, text_lengths, blank_id=self.blank_id).sum()
+            total = self.ctc(out, encoded.lengths, text.ids, text.lengths, blank_id=self.blank_id).sum()
             terms.append(LossTerm(total, count, self.ctc_weight * weight))
             stats[f"loss_{name}"] = Stat(total.detach(), count)
             if (self.report_cer or self.report_wer) and not self.training:
                 best = self.ctc.argmax(out)
                 cer_name = name.replace("ctc", "cer_ctc") if name == "ctc" else f"cer_{name}"
-                stats[cer_name] = self.error_counter.count_ctc(best, encoded.lengths, text, text_lengths)
+                stats[cer_name] = self.error_counter.count_ctc(best, encoded.lengths, text.ids, text.lengths)
 
     def _add_attention_term(
-        self, encoded: EncoderOutput, text: Tensor, text_lengths: Tensor, terms: list[LossTerm], stats: dict[str, Stat]
+        self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]
     ) -> None:
-        assert self.decoder is not None
-        text, text_lengths = self._add_language(text, text_lengths)
-        ys_in, ys_out, ys_lengths = self._add_sos_eos(text, text_lengths)
-        logits = self.decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
-        mask = length_mask(ys_lengths, ys_in.size(1))
-        tokens = mask.sum().float()
-        total = smoothed_loss(logits, ys_out, mask, smoothing=self.lsm_weight)
-        count = tokens if self.length_normalized_loss else _count(text.size(0), logits)
-        terms.append(LossTerm(total, count, 1.0 - self.ctc_weight))
-        stats["loss_att"] = Stat(total.detach(), count)
-        best = logits.detach().argmax(-1)
-        stats["acc"] = Stat(((best == ys_out) & mask).sum().float(), tokens)
+        # The decoder's text begins with the language token, if the model has one; CTC's does not
+        text = text.after(self.lang_token_id)
+        found = self._attend(encoded, text)
+        terms.append(LossTerm(found.total, found.count, 1.0 - self.ctc_weight))
+        stats["loss_att"] = Stat(found.total.detach(), found.count)
+        stats["acc"] = found.accuracy
         if not self.training and (self.report_cer or self.report_wer):
-            rates = self.error_counter.count_attention(best, text, text_lengths)
+            rates = self.error_counter.count_attention(found.best, text.ids, text.lengths)
             reported = {"cer": self.report_cer, "wer": self.report_wer}
             stats.update({name: stat for name, stat in rates.items() if reported[name]})
 
-    def _add_language(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """The decoder's text begins with the language token, if the model has one."""
-        if self.lang_token_id is None:
-            return text, text_lengths
-        return nn.functional.pad(text, (1, 0), value=self.lang_token_id), text_lengths + 1
-
-    def _add_sos_eos(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Decoder input (sos first), target (eos last), and their lengths. Inputs beyond them are eos, targets -1."""
-        inside = length_mask(text_lengths, text.size(1))
-        sos = torch.full((text.size(0), 1), self.sos, dtype=text.dtype, device=text.device)
-        ys_in = torch.cat([sos, text.masked_fill(~inside, self.eos)], dim=1)
-        ys_out = nn.functional.pad(text.masked_fill(~inside, -1), (0, 1), value=-1)
-        ys_out = ys_out.scatter(1, text_lengths.unsqueeze(1), self.eos)
-        return ys_in, ys_out, text_lengths + 1
-
-
-def _with_total(terms: list[LossTerm], stats: Mapping[str, Stat], utterances: Tensor) -> Loss:
-    """Adds `loss`: the weighted sum of the terms, as a mean over utterances."""
-    with torch.no_grad():
-        parts = [term.weight * term.total / term.count.clamp(min=1.0) for term in terms]
-        total = torch.stack(parts).sum() * utterances
-    return Loss(tuple(terms), {"loss": Stat(total, utterances), **stats})
-
-
-def _count(number: int, like: Tensor) -> Tensor:
-    return torch.tensor(float(number), device=like.device)
+    def _attend(self, encoded: EncoderOutput, text: Text) -> Attended:
+        assert self.decoder is not None
+        return attention_loss(
+            self.decoder,
+            encoded,
+            text,
+            sos=self.sos,
+            eos=self.eos,
+            smoothing=self.lsm_weight,
+            is_length_normalized=self.length_normalized_loss,
+        )

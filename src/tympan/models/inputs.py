@@ -1,13 +1,18 @@
-"""The parts of a model in front of its encoder, from a training configuration: the same for every family."""
+"""The parts of a model in front of its encoder: built from a training configuration, and run. Every family has them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
 
 from tympan.config import choices
 from tympan.errors import UserError
-from tympan.models.parts import Augmenter, Frontend, Normalizer, Preencoder
+from tympan.models.parts import Augmenter, Encoder, Frontend, Normalizer, Preencoder
+from tympan.nn.full_precision import full_precision
 
 if TYPE_CHECKING:
     from tympan.config.model import SpeechModelOptions
@@ -42,6 +47,55 @@ def build_inputs(config: SpeechModelOptions, *, reads_statistics: bool = True) -
         preencoder = choices.PREENCODERS.build(config.preencoder, config.preencoder_conf, input_size=size)
         size = preencoder.output_size
     return Inputs(frontend, specaug, normalize, preencoder, size)
+
+
+class HasInputs(Protocol):
+    """A model with these parts in front of its encoder."""
+
+    @property
+    def training(self) -> bool: ...
+
+    @property
+    def frontend(self) -> Frontend | None: ...
+
+    @property
+    def specaug(self) -> Augmenter | None: ...
+
+    @property
+    def normalize(self) -> Normalizer | None: ...
+
+    @property
+    def preencoder(self) -> Preencoder | None: ...
+
+    @property
+    def encoder(self) -> Encoder: ...
+
+
+def prepare_features(
+    model: HasInputs, speech: Tensor, lengths: Tensor, *, augment_seed: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """What the encoder takes. SpecAugment only while training: from `augment_seed` (batch,), or torch's generator."""
+    with full_precision(speech):
+        features = speech
+        if model.frontend is not None:
+            features, lengths = model.frontend(speech, lengths)
+        if model.specaug is not None and model.training:
+            features = model.specaug(features, lengths, augment_seed)
+        if model.normalize is not None:
+            features = model.normalize(features, lengths)
+    if features.is_floating_point():
+        features = features.to(next(model.encoder.parameters()).dtype)
+    if model.preencoder is not None:
+        features = model.preencoder(features)
+    return features, lengths
+
+
+def set_precision(model: nn.Module, dtype: torch.dtype, *, features: Iterable[object]) -> None:
+    """Convert the weights of a model; `features`, the parts that make and normalize them, stay in float32 at least."""
+    model.to(dtype=dtype)
+    for part in features:
+        if isinstance(part, nn.Module) and dtype in (torch.float16, torch.bfloat16):
+            part.float()
 
 
 def _build_normalize(name: str, conf: dict[str, Any], size: int, reads_statistics: bool) -> Normalizer:

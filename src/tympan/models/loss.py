@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -50,3 +51,16 @@ class Loss:
         """The share of these items in a loss whose counts (one for each term) are those of all ranks."""
         parts = [term.weight * term.total / count for term, count in zip(self.terms, counts, strict=True)]
         return torch.stack(parts).sum()
+
+
+def with_total(terms: Sequence[LossTerm], stats: Mapping[str, Stat], utterances: Tensor) -> Loss:
+    """Adds the statistic `loss`: the weighted sum of the terms, as a mean over utterances."""
+    with torch.no_grad():
+        parts = [term.weight * term.total / term.count.clamp(min=1.0) for term in terms]
+        total = torch.stack(parts).sum() * utterances
+    return Loss(tuple(terms), {"loss": Stat(total, utterances), **stats})
+
+
+def count_of(number: int, like: Tensor) -> Tensor:
+    """A count as a scalar tensor on the device of `like`."""
+    return torch.tensor(float(number), device=like.device)

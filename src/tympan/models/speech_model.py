@@ -3,8 +3,8 @@
 The hybrid CTC/attention model is one implementation (`tympan.models.hybrid`). Another family is a module with a class
 like this, a builder beside it, a line in `tympan.models.build.FAMILIES`, and the searches that it names.
 
-Optional abilities are Protocols too: `HasDecoder` and `PlotsAttention` here, `Packs` (`packs_batches`: padding costs
-the encoder nothing on a CPU) and `Recomputes` (`set_grad_checkpointing`) in `tympan.models.parts`. Ask for them with
+Optional abilities are Protocols too: `HasDecoder` here, those that training uses in `tympan.models.abilities`, and
+`Packs` (`packs_batches`: padding costs the encoder nothing on a CPU) in `tympan.models.parts`. Ask for them with
 `isinstance`, when something is built and not in every step.
 """
 
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from tympan.models.abilities import CollectsFeatures, PlotsAttention, TrainsCtc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.loss import Loss
 from tympan.models.parts import Packs, Part, Recomputes, StepDecoder
@@ -69,21 +70,15 @@ class HasDecoder(Protocol):
         ...
 
 
-@runtime_checkable
-class PlotsAttention(Protocol):
-    """A model whose attention can be drawn."""
-
-    def attention_weights(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
-        """By layer name: attention of a batch, (batch, [heads,] queries, keys)."""
-        ...
-
-
 if TYPE_CHECKING:
     # Models are chosen by name, so that nothing else shows the type checker that they conform.
     from tympan.models.hybrid import HybridModel
+    from tympan.models.st import StModel
 
-    _MODELS: tuple[type[SpeechModel], ...] = (HybridModel,)
-    _WITH_DECODER: tuple[type[HasDecoder], ...] = (HybridModel,)
-    _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel,)
-    _PACKED: tuple[type[Packs], ...] = (HybridModel,)
-    _RECOMPUTED: tuple[type[Recomputes], ...] = (HybridModel,)
+    _MODELS: tuple[type[SpeechModel], ...] = (HybridModel, StModel)
+    _WITH_DECODER: tuple[type[HasDecoder], ...] = (HybridModel, StModel)
+    _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel, StModel)
+    _COLLECTED: tuple[type[CollectsFeatures], ...] = (HybridModel, StModel)
+    _ALIGNED: tuple[type[TrainsCtc], ...] = (HybridModel, StModel)
+    _PACKED: tuple[type[Packs], ...] = (HybridModel, StModel)
+    _RECOMPUTED: tuple[type[Recomputes], ...] = (HybridModel, StModel)

@@ -1,39 +1,23 @@
-"""AISHELL-1: its two archives, and data directories in the recipe's shape from what they hold."""
+"""AISHELL-1: its two archives, and data directories from what they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
-from tympan.recipe.download import fetch, join_url
+from tympan.recipe.corpus import Archive, Corpus
 from tympan.recipe.extract import extract, extract_nested, scratch_of
 
-NAME = "aishell"
-DATA_URL = "www.openslr.org/resources/33"
-ARCHIVES = ("data_aishell", "resource_aishell")
 SETS = ("train", "dev", "test")
 TRANSCRIPT = Path("data_aishell", "transcript", "aishell_transcript_v0.8.txt")
 WAVS = Path("data_aishell", "wav")
 
-# The archive as its makers published it, for estimates: a sample or miniature of the same layout is smaller.
-PUBLISHED_BYTES = {"data_aishell": 15_582_913_665, "resource_aishell": 1_246_920}
-PUBLISHED_HOURS = {"train": 150.9, "dev": 18.1, "test": 10.0}
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """A data directory that was written: how many recordings it has, and how many had no transcript."""
-
-    name: str
-    utterances: int
-    speakers: int
-    without_text: int
-
-
-def is_extracted(data: Path, part: str) -> bool:
+def is_extracted(part: str, data: Path) -> bool:
     """True if `part` is unpacked to the last speaker, by us (`.complete`) or by hand."""
     root = data / part
     if part != "data_aishell":
@@ -45,13 +29,8 @@ def is_extracted(data: Path, part: str) -> bool:
     return (root / ".complete").is_file() or next(_wavs(data, SETS), None) is not None
 
 
-def download(data: Path, url: str, part: str) -> Path:
-    """Stage -1, first half: the archive in `data`."""
-    return fetch(join_url(url, f"{part}.tgz"), data / f"{part}.tgz")
-
-
-def unpack(data: Path, part: str, *, nj: int) -> None:
-    """Stage -1, second half: the archive and, for the recordings, the archive of each speaker in it."""
+def unpack(part: str, data: Path, nj: int) -> None:
+    """Unpack an archive and, for the recordings, the archive of each speaker in it."""
     root, archive = data / part, data / f"{part}.tgz"
     is_begun = any(root.glob("wav/*.tar.gz")) and not scratch_of(archive, data).exists()
     if not is_begun:  # else an earlier run got as far as the speakers
@@ -63,22 +42,22 @@ def unpack(data: Path, part: str, *, nj: int) -> None:
     (root / ".complete").touch()
 
 
-def prepare(data: Path, out: Path) -> list[Prepared]:
-    """Stage 0: `out/train`, `out/dev`, `out/test` for those sets that are present, transcripts without spaces."""
+def prepare(data: Path) -> dict[str, DataDir]:
+    """Those of train, dev and test that are present, with the recordings that have a transcript."""
     transcripts = read_transcripts(data / TRANSCRIPT)
-    names = present(data)
-    if "train" not in names or "dev" not in names:
-        raise UserError(
-            f"{data / WAVS} has {_listed(names)}, and training needs 'train' and 'dev'. "
-            "The corpus is not whole: unpack it again (--stage -1 --force), or name the right directory (--data)."
-        )
-    return [_prepare_set(data, name, transcripts, out / name) for name in names]
+    sets = {name: _read_set(data, name, transcripts) for name in present(data)}
+    _warn_of_missing(data, transcripts)
+    return sets
 
 
-def unheard(data: Path) -> list[str]:
-    """Sentences of the transcript without a recording: AISHELL has none, half of AISHELL has."""
-    heard = {path.stem for path in _wavs(data, SETS)}
-    return [utterance for utterance in read_transcripts(data / TRANSCRIPT) if utterance not in heard]
+def speaker_of(utterance: str) -> str:
+    """`S0002` of `BAC009S0002W0122`."""
+    return utterance[6:11]
+
+
+def without_spaces(text: str) -> str:
+    """Characters are the units: the spaces of AISHELL's transcript mark its segmentation into words."""
+    return "".join(text.split())
 
 
 def present(data: Path) -> list[str]:
@@ -87,7 +66,7 @@ def present(data: Path) -> list[str]:
 
 
 def read_transcripts(path: Path) -> dict[str, str]:
-    """Sentence by utterance id, without spaces: characters are the units, AISHELL's spaces mark its segmentation."""
+    """Sentence by utterance id, as it is written there."""
     if not path.is_file():
         raise UserError(f"{path} is missing: {path.parents[2]} does not hold the unpacked AISHELL corpus (--data).")
     texts: dict[str, str] = {}
@@ -97,35 +76,47 @@ def read_transcripts(path: Path) -> dict[str, str]:
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; fetch the archive again.") from error
     for number, line in enumerate(lines, 1):
-        utterance, _, words = line.strip().partition(" ")
-        text = "".join(words.split())
+        utterance, _, text = line.strip().partition(" ")
         if not utterance:
             continue
-        if not text:
+        if not without_spaces(text):
             faults.append(f"{path}:{number}: utterance '{utterance}' has no text")
-        elif texts.setdefault(utterance, text) != text:
+        elif without_spaces(texts.setdefault(utterance, text)) != without_spaces(text):
             faults.append(f"{path}:{number}: utterance '{utterance}' has two transcripts")
     if faults:
         raise UserError("\n".join(faults[:20]))
     return texts
 
 
-def _prepare_set(data: Path, name: str, transcripts: dict[str, str], out: Path) -> Prepared:
-    wavs = dict(sorted((path.stem, path) for path in _wavs(data, (name,))))
+def _read_set(data: Path, name: str, transcripts: Mapping[str, str]) -> DataDir:
+    wavs = {path.stem: path for path in _wavs(data, (name,))}
     spoken = {utterance: path for utterance, path in wavs.items() if utterance in transcripts}
     if not spoken:
         raise UserError(f"{data / WAVS / name}: none of its {len(wavs)} recordings is in {data / TRANSCRIPT}.")
-    directory = DataDir(
-        out,
-        {
-            "wav.scp": {utterance: str(path.resolve()) for utterance, path in spoken.items()},
-            "text": {utterance: transcripts[utterance] for utterance in spoken},
-            "utt2spk": {utterance: path.parent.name for utterance, path in spoken.items()},
-        },
+    if len(spoken) < len(wavs):
+        print(f"    {name}: {len(wavs) - len(spoken)} recordings without transcript left out")
+    tables = {
+        "wav.scp": {utterance: str(path.resolve()) for utterance, path in spoken.items()},
+        "text": {utterance: transcripts[utterance] for utterance in spoken},
+        "utt2spk": {utterance: path.parent.name for utterance, path in spoken.items()},
+    }
+    return DataDir(data, tables)
+
+
+def _warn_of_missing(data: Path, transcripts: Mapping[str, str]) -> None:
+    """A complete AISHELL has a recording for every sentence of the transcript."""
+    recorded = {path.stem for path in _wavs(data, SETS)}
+    missing = [utterance for utterance in transcripts if utterance not in recorded]
+    if not missing:
+        return
+    speakers = sorted({speaker_of(utterance) for utterance in missing})
+    shown = ", ".join(speakers[:5]) + (f" and {len(speakers) - 5} others" if len(speakers) > 5 else "")
+    print(
+        f"tympan: warning: {len(missing):,} sentences of the transcript have no recording in {data} (of {shown}). "
+        "If you did not remove them on purpose, the corpus is incomplete: unpack it again with --stage -1 --force.",
+        file=sys.stderr,
+        flush=True,
     )
-    directory.write(out)
-    speakers = len(set(directory.utt2spk.values()))
-    return Prepared(name, len(spoken), speakers, len(wavs) - len(spoken))
 
 
 def _wavs(data: Path, names: tuple[str, ...]) -> Iterator[Path]:
@@ -133,5 +124,25 @@ def _wavs(data: Path, names: tuple[str, ...]) -> Iterator[Path]:
         yield from (data / WAVS / name).glob("*/*.wav")
 
 
-def _listed(names: list[str]) -> str:
-    return " and ".join(f"'{name}'" for name in names) if names else "no sets"
+def _archive(part: str, size_bytes: int) -> Archive:
+    return Archive(
+        name=part, file=f"{part}.tgz", makes=f"{part}/.complete", size_bytes=size_bytes,
+        is_unpacked=partial(is_extracted, part), unpack=partial(unpack, part),
+    )  # fmt: skip
+
+
+AISHELL = Corpus(
+    name="aishell",
+    url="www.openslr.org/resources/33",
+    archives=(_archive("data_aishell", 15_582_913_665), _archive("resource_aishell", 1_246_920)),
+    prepare=prepare,
+    present=present,
+    sources=lambda data: [data / TRANSCRIPT, data / WAVS],
+    speaker=speaker_of,
+    clean_text=without_spaces,
+    hours={"train": 150.9, "dev": 18.1, "test": 10.0},
+    vocab_sizes={"char": 4233},
+    utterance_s=4.5,
+    longest_s=15.0,
+    tokens_per_second=3.2,  # 14.4 characters in 4.5 s
+)

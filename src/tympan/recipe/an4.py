@@ -7,54 +7,29 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
-from tympan.recipe.download import fetch, join_url
+from tympan.recipe.corpus import Archive, Corpus
 from tympan.recipe.extract import extract
 
-NAME = "an4"
-DATA_URL = "http://www.speech.cs.cmu.edu/databases/an4"
 ARCHIVE = "an4_sphere.tar.gz"
 DEV_UTTERANCES = 100
-ARCHIVE_BYTES = 64_327_561  # as published, for estimates
-HOURS = {"train_nodev": 0.71, "train_dev": 0.08, "test": 0.1}
 PREPARED = ("train_nodev", "train_dev", "test")
 _SPOKEN_IN = {"train": "an4_clstk", "test": "an4test_clstk"}
 _LINE = re.compile(r"^(?:<s>\s+)?(?P<words>.*?)\s*(?:</s>\s*)?\((?P<source>[^()]+)\)\s*$")
 
 
 def is_extracted(data: Path) -> bool:
+    """True for the unpacked archive and for data directories that were made of it."""
     return (_root(data) / "etc" / "an4_train.transcription").is_file() or _is_prepared(data)
 
 
-def download(data: Path, url: str) -> Path:
-    return fetch(join_url(url, ARCHIVE), data / ARCHIVE)
-
-
-def unpack(data: Path) -> None:
+def unpack(data: Path, nj: int) -> None:
     extract(data / ARCHIVE, data)
     if not is_extracted(data):
         raise UserError(f"{data / ARCHIVE} holds no an4/etc/an4_train.transcription: it is not the AN4 archive.")
 
 
-def prepare(data: Path, out: Path) -> dict[str, int]:
-    """`out/train_nodev`, `out/train_dev` (the first 100 training utterances by id) and, if present, `out/test`."""
-    sets = {name: directory.write(out / name) for name, directory in _sets(data).items()}
-    return {name: len(directory.wav) for name, directory in sets.items()}
-
-
-def present(data: Path) -> list[str]:
-    """Names of the sets that `prepare` makes of what is in `data`."""
-    has_test = (data / "test" / "wav.scp").is_file() or (_root(data) / "etc" / "an4_test.transcription").is_file()
-    return list(PREPARED if has_test else PREPARED[:2])
-
-
-def sources(data: Path) -> list[Path]:
-    """What `prepare` reads."""
-    if _is_prepared(data):
-        return [data / name / "wav.scp" for name in present(data)] + [data / name / "text" for name in present(data)]
-    return [_root(data) / "etc", _root(data) / "wav"]
-
-
-def _sets(data: Path) -> dict[str, DataDir]:
+def prepare(data: Path) -> dict[str, DataDir]:
+    """`train_nodev`, `train_dev` (the first 100 training utterances by id) and, if present, `test`."""
     if _is_prepared(data):
         return {name: DataDir.read(data / name) for name in present(data)}
     if not is_extracted(data):
@@ -70,6 +45,24 @@ def _sets(data: Path) -> dict[str, DataDir]:
     return sets
 
 
+def present(data: Path) -> list[str]:
+    """Names of the sets that `prepare` makes of what is in `data`."""
+    has_test = (data / "test" / "wav.scp").is_file() or (_root(data) / "etc" / "an4_test.transcription").is_file()
+    return list(PREPARED if has_test else PREPARED[:2])
+
+
+def sources(data: Path) -> list[Path]:
+    """What `prepare` reads."""
+    if _is_prepared(data):
+        return [data / name / "wav.scp" for name in present(data)] + [data / name / "text" for name in present(data)]
+    return [_root(data) / "etc", _root(data) / "wav"]
+
+
+def speaker_of(utterance: str) -> str:
+    """`fash` of `fash-an251-fash-b`."""
+    return utterance.partition("-")[0]
+
+
 def _root(data: Path) -> Path:
     return data / "an4" if (data / "an4").is_dir() else data
 
@@ -80,7 +73,7 @@ def _is_prepared(data: Path) -> bool:
 
 def _read(root: Path, name: str) -> DataDir:
     path = root / "etc" / f"an4_{name}.transcription"
-    tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}, "utt2spk": {}}
+    tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}}
     faults = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip():
@@ -97,7 +90,6 @@ def _read(root: Path, name: str) -> DataDir:
             continue
         tables["wav.scp"][utterance] = str(audio.resolve())
         tables["text"][utterance] = found["words"]
-        tables["utt2spk"][utterance] = speaker
     if faults:
         more = f"\n... and {len(faults) - 20} more" if len(faults) > 20 else ""
         raise UserError("\n".join(faults[:20]) + more)
@@ -107,3 +99,30 @@ def _read(root: Path, name: str) -> DataDir:
 def _audio(directory: Path, source: str) -> Path | None:
     candidates = (directory / f"{source}.{kind}" for kind in ("sph", "flac", "wav"))
     return next((path for path in candidates if path.is_file()), None)
+
+
+AN4 = Corpus(
+    name="an4",
+    train="train_nodev",
+    dev="train_dev",
+    tests=("test",),
+    url="http://www.speech.cs.cmu.edu/databases/an4",
+    archives=(
+        Archive(
+            name="an4",
+            file=ARCHIVE,
+            makes="an4",
+            size_bytes=64_327_561,
+            is_unpacked=is_extracted,
+            unpack=unpack,
+        ),
+    ),
+    prepare=prepare,
+    present=present,
+    sources=sources,
+    speaker=speaker_of,
+    # With so little speech, phones of a lexicon and features made in the model are far better (RESULTS.md).
+    defaults={"feats_type": "raw", "token_type": "phn", "lm_config": ""},
+    hours={"train_nodev": 0.71, "train_dev": 0.08, "test": 0.1},
+    vocab_sizes={"char": 30},
+)

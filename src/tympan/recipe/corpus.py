@@ -1,197 +1,234 @@
-"""What a recipe has to know of a corpus: how it comes, and the names of its sets."""
+"""What is particular about a corpus, in one object; the steps of stages -1 and 0 follow from it."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
+from tympan.config.mistakes import did_you_mean
+from tympan.config.registry import is_import
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
-from tympan.recipe import aishell, an4
+from tympan.recipe.console import in_bytes
+from tympan.recipe.download import fetch, join_url
+from tympan.recipe.extract import extract
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 
 DATA = Path("data")
 LABELS = ("text", "utt2spk")
-"""Files of a data directory that say nothing of its sound."""
+"""Files of a data directory that do not change its audio."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
+class Archive:
+    """A file to download and unpack.
+
+    `file` is its name at the corpus's URL, `makes` a path that is there once it is unpacked, relative to `--data`.
+    `unpack` takes that directory and a number of processes; without it the archive is extracted there. `is_unpacked`
+    is for corpora that can be present in another form than `makes`. `size_bytes` is for the estimate.
+    """
+
+    name: str
+    file: str
+    makes: str
+    size_bytes: int = 0
+    is_unpacked: Callable[[Path], bool] | None = None
+    unpack: Callable[[Path, int], None] | None = None
+
+    def is_found(self, data: Path) -> bool:
+        """Whether `data` holds what is in the archive."""
+        return (data / self.makes).exists() if self.is_unpacked is None else self.is_unpacked(data)
+
+    def unpack_in(self, data: Path, *, nj: int) -> None:
+        """Unpack the archive, which lies in `data`, in that directory."""
+        if self.unpack is not None:
+            self.unpack(data, nj)
+            return
+        extract(data / self.file, data)
+        if not self.is_found(data):
+            raise UserError(f"{data / self.file} does not contain {self.makes}: it is not the archive of {self.name}.")
+
+
+def _same(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Names of the sets under `data/`, and the steps of stages -1 and 0. Hours and bytes are for estimates."""
+    """Everything that is particular about a corpus. Functions take the directory of the unpacked corpus (`--data`).
 
-    train: str
-    dev: str
-    tests: tuple[str, ...]
-    download: Callable[[], list[Step]]
-    prepare: Callable[[], list[Step]]
-    hours: Mapping[str, float] = field(default_factory=dict)
-    archive_bytes: int = 0
+    Only `name` and `prepare` are needed: `prepare` returns the content of each set's data directory. Where it gives no
+    utt2spk, `speaker` of the utterance id makes it; `clean_text` is applied to every transcript. Names are those of
+    the sets under `data/`.
+    """
+
+    name: str
+    prepare: Callable[[Path], Mapping[str, DataDir]]
+    train: str = "train"
+    dev: str = "dev"
+    tests: tuple[str, ...] = ("test",)
+    present: Callable[[Path], Sequence[str]] | None = None
+    """Names of the sets that `prepare` will return; None: all of them."""
+    segmented: frozenset[str] = frozenset()
+    """Names of the sets whose data directory has a file `segments`."""
+    sources: Callable[[Path], Sequence[Path]] = lambda data: [data]
+    """Files and directories that `prepare` reads: stage 0 runs again when they change."""
+    speaker: Callable[[str], str] = _same
+    clean_text: Callable[[str], str] = _same
+
+    url: str = ""
+    archives: tuple[Archive, ...] = ()
+    defaults: Mapping[str, object] = field(default_factory=dict)
+    """Options of `tympan recipe` whose defaults are others for this corpus."""
     check: Callable[[], None] = lambda: None
-    """Says before any work what stage 0 would miss."""
+    """Raises a UserError before any work for what stage 0 would miss."""
+
+    hours: Mapping[str, float] = field(default_factory=dict)
+    """By name of the set, as published. This and the rest is for the estimate of `--check`."""
+    vocab_sizes: Mapping[str, int] = field(default_factory=dict)
+    """Number of tokens by token type."""
+    utterance_s: float = 4.5
+    longest_s: float = 15.0
+    tokens_per_second: float = 3.2
+
+    @property
+    def archive_bytes(self) -> int:
+        return sum(archive.size_bytes for archive in self.archives)
+
+    def sets(self, data: Path) -> list[str]:
+        """Names of the sets that can be prepared from `data`."""
+        return [self.train, self.dev, *self.tests] if self.present is None else list(self.present(data))
 
     def decoded(self) -> list[str]:
-        """Sets to decode: dev, and those tests that are there."""
+        """Names of the sets to decode: dev, and the tests that are prepared."""
         return [name for name in (self.dev, *self.tests) if (DATA / name / "wav.scp").is_file()]
 
 
+CORPORA: dict[str, str | Corpus] = {
+    "aishell": "tympan.recipe.aishell:AISHELL",
+    "an4": "tympan.recipe.an4:AN4",
+    "custom": "tympan.recipe.custom:own_corpus",
+}
+"""Corpora by name: a Corpus, or where to import it (or a function from options to a Corpus) from."""
+
+
+def find_corpus(options: RecipeOptions) -> Corpus:
+    """The corpus that the options name."""
+    found = _look_up(options.corpus)
+    return found if isinstance(found, Corpus) else found(options)
+
+
+def defaults_of(name: str) -> Mapping[str, object]:
+    """Options whose defaults the corpus changes."""
+    found = _look_up(name)
+    return found.defaults if isinstance(found, Corpus) else {}
+
+
+def _look_up(name: str) -> Corpus | Callable[[RecipeOptions], Corpus]:
+    entry = CORPORA.get(name, name)
+    if isinstance(entry, Corpus):
+        return entry
+    if not is_import(entry):
+        known = ", ".join(CORPORA)
+        hint = did_you_mean(name, CORPORA)
+        raise UserError(f"there is no corpus '{name}'.{hint} Known: {known}; or package.module:NAME of your own.")
+    module, _, attribute = entry.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module.startswith(error.name):
+            raise
+        raise UserError(f"corpus '{name}': there is no module '{error.name}' on the Python path.") from None
+    if not isinstance(found, Corpus) and not callable(found):
+        raise UserError(f"corpus '{name}': the module '{module}' has no tympan.recipe.corpus.Corpus '{attribute}'.")
+    return found
+
+
+def download_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
+    """Stage -1: download and unpack every archive that is not unpacked already."""
+    data, url = Path(options.data), options.data_url or corpus.url
+    steps = []
+    for archive in corpus.archives:
+        place = data / archive.file
+        found = partial(_found, archive, data)
+        download = partial(fetch, join_url(url, archive.file), place)
+        unpack = partial(archive.unpack_in, data, nj=options.jobs)
+        steps += [
+            Step(f"download {archive.name}", download, makes=[place], found=found),
+            Step(f"unpack {archive.name}", unpack, needs=[place], makes=[data / archive.makes], found=found),
+        ]
+    return steps
+
+
+def data_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
+    """Stage 0: the data directory of every set that is there."""
+    data = Path(options.data)
+    makes = []
+    for name in corpus.sets(data):
+        files = ["wav.scp", *LABELS] + (["segments"] if name in corpus.segmented else [])
+        makes += [DATA / name / file for file in files]
+    remedy = (
+        f"{data} does not hold the unpacked corpus: name the directory that does (--data), or let stage -1 download "
+        "and unpack it (--stage -1)."
+    )
+    run = partial(write_sets, corpus, data, DATA)
+    return [
+        Step("prepare data", run, corpus.sources(data), makes, remedy=remedy if corpus.archives else ""),
+    ]  # fmt: skip
+
+
+def write_sets(corpus: Corpus, data: Path, out: Path) -> None:
+    """Prepare the sets, write their data directories to `out`, and print what is in them."""
+    present = corpus.sets(data)
+    if corpus.train not in present or corpus.dev not in present:
+        listed = " and ".join(f"'{name}'" for name in present) or "no sets"
+        raise UserError(
+            f"{data} has {listed}, and training needs '{corpus.train}' and '{corpus.dev}'. The corpus is incomplete: "
+            "unpack it again (--stage -1 --force), or name the right directory (--data)."
+        )
+    for name, prepared in corpus.prepare(data).items():
+        written = _completed(corpus, prepared).write(out / name)
+        speakers = len(set(written.utt2spk.values()))
+        print(f"    {name}: {len(written.utterances)} utterances of {speakers} speakers")
+
+
+def describe_archives(corpus: Corpus, options: RecipeOptions, *, start: int) -> list[str]:
+    """Lines for `--check`: where the corpus comes from, and what of it is there."""
+    data = Path(options.data)
+    if not corpus.archives:
+        return [str(place) for place in dict.fromkeys(source.parent for source in corpus.sources(data))]
+    found = sorted(data.glob("*.tgz")) + sorted(data.glob("*.tar.gz"))
+    lines = [f"{path}: {in_bytes(path.stat().st_size)}" for path in found]
+    lines += [f"{archive.name}: unpacked in {data}" for archive in corpus.archives if archive.is_found(data)]
+    if lines:
+        return lines
+    hint = "" if start <= -1 else " (add --stage -1)"
+    return [f"none in {data}: stage -1 downloads them from {options.data_url or corpus.url}{hint}"]
+
+
 def data_files(directory: Path) -> list[Path]:
-    """The files of a data directory that decide what comes of it."""
+    """The files of a data directory that decide what is made from it."""
     names = ("wav.scp", *LABELS, "segments")
     return [directory / name for name in names if name != "segments" or (directory / name).exists()]
 
 
 def sound_files(directory: Path) -> list[Path]:
-    """Those of them that say where its sound is."""
+    """Those of them that say where its audio is."""
     return [file for file in data_files(directory) if file.name not in LABELS]
 
 
-def sound_triple(directory: Path) -> str:
-    """Its sound as commands take it: parts of recordings where there are segments."""
-    if (directory / "segments").exists():
-        return f"{directory / 'segments'},speech,segments"
-    return f"{directory / 'wav.scp'},speech,sound"
+def _completed(corpus: Corpus, prepared: DataDir) -> DataDir:
+    tables = dict(prepared.tables)
+    if prepared.text:
+        tables["text"] = {key: corpus.clean_text(text) for key, text in prepared.text.items()}
+    if not prepared.utt2spk:
+        tables["utt2spk"] = {utterance: corpus.speaker(utterance) for utterance in prepared.utterances}
+    return replace(prepared, tables=tables)
 
 
-def find_corpus(options: RecipeOptions) -> Corpus:
-    """The corpus that the options name."""
-    return {"aishell": _aishell, "an4": _an4, "custom": _custom}[options.corpus](options)
-
-
-def _aishell(options: RecipeOptions) -> Corpus:
-    data, url = Path(options.data), options.data_url or aishell.DATA_URL
-
-    def download() -> list[Step]:
-        steps = []
-        for part in aishell.ARCHIVES:
-            found = partial(_found, partial(aishell.is_extracted, data, part), f"{data / part} is unpacked already")
-            archive = data / f"{part}.tgz"
-            fetch = partial(aishell.download, data, url, part)
-            unpack = partial(aishell.unpack, data, part, nj=options.jobs)
-            steps += [
-                Step(f"download {part}", fetch, makes=[archive], found=found),
-                Step(f"unpack {part}", unpack, needs=[archive], makes=[data / part / ".complete"], found=found),
-            ]
-        return steps
-
-    def prepare() -> None:
-        sets = aishell.prepare(data, DATA)
-        _report(
-            (one.name, one.utterances, f" of {one.speakers} speakers" + _without_text(one.without_text)) for one in sets
-        )
-        _warn_of_unheard(aishell.unheard(data), data)
-
-    def steps() -> list[Step]:
-        makes = [file for name in aishell.present(data) for file in data_files(DATA / name)]
-        needs = [data / aishell.TRANSCRIPT, data / aishell.WAVS]
-        remedy = (
-            f"{data} does not hold the unpacked corpus: name the directory that does (--data), or let stage -1 fetch "
-            "and unpack it (--stage -1)."
-        )
-        return [Step("prepare data", prepare, needs=needs, makes=makes, remedy=remedy)]
-
-    return Corpus(
-        "train", "dev", ("test",), download, steps, aishell.PUBLISHED_HOURS, sum(aishell.PUBLISHED_BYTES.values())
-    )  # fmt: skip
-
-
-def _an4(options: RecipeOptions) -> Corpus:
-    data, url = Path(options.data), options.data_url or an4.DATA_URL
-
-    def download() -> list[Step]:
-        found = partial(_found, partial(an4.is_extracted, data), f"{data} holds AN4 already")
-        archive = data / an4.ARCHIVE
-        return [
-            Step("download an4", partial(an4.download, data, url), makes=[archive], found=found),
-            Step("unpack an4", partial(an4.unpack, data), needs=[archive], makes=[data / "an4"], found=found),
-        ]
-
-    def prepare() -> None:
-        _report((name, count, "") for name, count in an4.prepare(data, DATA).items())
-
-    def steps() -> list[Step]:
-        makes = [file for name in an4.present(data) for file in data_files(DATA / name)]
-        return [Step("prepare data", prepare, needs=an4.sources(data), makes=makes)]
-
-    return Corpus("train_nodev", "train_dev", ("test",), download, steps, an4.HOURS, an4.ARCHIVE_BYTES)
-
-
-def _custom(options: RecipeOptions) -> Corpus:
-    given = {"train": options.train_dir, "dev": options.dev_dir}
-    missing = [f"--{name}_dir" for name, place in given.items() if not place]
-    if missing:
-        wanted = " and ".join(missing)
-        raise UserError(f"corpus 'custom' needs {wanted}: a Kaldi-style data directory with wav.scp, text and utt2spk.")
-    for place in options.test_dir:
-        name = Path(place).name
-        name = f"{name}_test" if name in ("train", "dev") else name
-        if name in given:
-            raise UserError(f"--test_dir {given[name]} and {place}: their results would have the same name, '{name}'.")
-        given[name] = place
-
-    def prepare() -> None:
-        directories = {name: _with_text(Path(place)) for name, place in given.items()}
-        _report((name, len(one.write(DATA / name).utterances), "") for name, one in directories.items())
-
-    def steps() -> list[Step]:
-        needs = [file for place in given.values() for file in data_files(Path(place))]
-        makes = [DATA / name / file.name for name, place in given.items() for file in data_files(Path(place))]
-        return [Step("prepare data", prepare, needs=needs, makes=makes)]
-
-    tests = tuple(name for name in given if name not in ("train", "dev"))
-    return Corpus("train", "dev", tests, list, steps, check=partial(_require_directories, options))
-
-
-def _require_directories(options: RecipeOptions) -> None:
-    """One's own data directories are there, with what a recipe needs of them."""
-    mistakes = []
-    for option, places in (("train", [options.train_dir]), ("dev", [options.dev_dir]), ("test", options.test_dir)):
-        for place in places:
-            lacking = [name for name in ("wav.scp", *LABELS) if not Path(place, name).is_file()]
-            if not Path(place).is_dir():
-                mistakes.append(f"--{option}_dir: there is no directory {place}")
-            elif lacking:
-                mistakes.append(
-                    f"--{option}_dir: {place} has no {', '.join(lacking)}; docs/data.md tells what they hold"
-                )
-    if mistakes:
-        raise UserError("\n".join(mistakes))
-
-
-def _with_text(place: Path) -> DataDir:
-    directory = DataDir.read(place)
-    without = [utterance for utterance in directory.utterances if not directory.text.get(utterance)]
-    if without:
-        raise UserError(
-            f"{place / 'text'}: {len(without)} utterances have no text, the first is '{without[0]}'. "
-            f"`tympan validate_data {place}` lists every fault, `tympan fix_data {place}` leaves such utterances out."
-        )
-    return directory
-
-
-def _without_text(count: int) -> str:
-    return f", {count} recordings without transcript left out" if count else ""
-
-
-def _warn_of_unheard(lost: Sequence[str], data: Path) -> None:
-    if lost:
-        speakers = sorted({utterance[6:11] for utterance in lost})
-        shown = ", ".join(speakers[:5]) + (f" and {len(speakers) - 5} others" if len(speakers) > 5 else "")
-        print(
-            f"tympan: warning: {len(lost):,} sentences of the transcript have no recording in {data} (of {shown}). "
-            "If they were not left out on purpose, this is half a corpus: unpack it again with --stage -1 --force.",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
-def _found(is_there: Callable[[], bool], reason: str) -> str | None:
-    return reason if is_there() else None
-
-
-def _report(sets: Iterable[tuple[str, int, str]]) -> None:
-    for name, utterances, more in sets:
-        print(f"    {name}: {utterances} utterances{more}")
+def _found(archive: Archive, data: Path) -> str | None:
+    return f"{archive.name} is unpacked in {data} already" if archive.is_found(data) else None

@@ -10,98 +10,75 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
-from tympan.recipe.command import run_command
-from tympan.recipe.corpus import DATA, Corpus, sound_files, sound_triple
+from tympan.recipe.console import run_command
+from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
+from tympan.recipe.recipe import Recipe
 from tympan.recipe.stage import Step
-from tympan.recipe.token_steps import bpe_model, lexicon_files
 
 SCORES = {"char": "score_cer", "word": "score_wer"}
 """Unit of scoring and its directory, named as in ESPnet2."""
 
 
-def decode_steps(options: RecipeOptions, corpus: Corpus) -> list[Step]:
+def decode_steps(recipe: Recipe) -> list[Step]:
     """The model to decode with, then decoding, scores and a report for each set."""
-    train = options.train_set(corpus.train)
-    directory = options.asr_dir(train)
+    options, directory = recipe.options, recipe.asr_dir
     steps = []
-    model = directory / options.model_file
     if options.n_average:
         # What training ended with: another `latest` means other epochs.
         steps.append(
             Step(
                 f"average {directory.name}",
-                partial(_average, options, directory, model),
+                partial(_average, options, directory, recipe.model_file),
                 [directory / "latest.pth", directory / "config.yaml"],
-                [model],
+                [recipe.model_file],
                 {"epochs": options.n_average, "which": options.average},
             )
         )
-    for name in corpus.decoded():
-        steps += _set_steps(options, train, name)
-    return [*steps, _pack_step(options, directory)]
+    for name in recipe.corpus.decoded():
+        steps += _set_steps(recipe, name)
+    return [*steps, _pack_step(recipe)]
 
 
-def packed_dir(options: RecipeOptions, directory: Path) -> Path:
+def packed_dir(recipe: Recipe) -> Path:
     """The folder with everything that `tympan transcribe` needs."""
-    return directory / f"packed_{options.model_file.removesuffix('.pth')}_{Path(options.decode_config).stem}"
+    options = recipe.options
+    return recipe.asr_dir / f"packed_{options.model_file.removesuffix('.pth')}_{Path(options.decode_config).stem}"
 
 
-def inference_arguments(options: RecipeOptions, train: str, name: str) -> list[str]:
+def inference_arguments(recipe: Recipe, name: str) -> list[str]:
     """The command line of asr_inference for one set."""
-    directory = options.asr_dir(train)
-    arguments = ["--config", options.decode_config, "--output_dir", str(options.decode_dir(train, name))]
-    if options.feats_type == "raw":
-        data = sound_triple(DATA / name)
-    else:
-        data = f"{options.dump_dir(name) / 'feats.scp'},speech,kaldi_ark"
-    arguments += ["--data_path_and_name_and_type", data]
-    arguments += ["--asr_train_config", str(directory / "config.yaml")]
-    arguments += ["--asr_model_file", str(directory / options.model_file)]
-    for flag, path in _language_models(options).items():
-        arguments += [flag, str(path)]
-    model = bpe_model(options)
-    arguments += ["--bpemodel", str(model)] if model else []
+    options = recipe.options
+    arguments = ["--config", options.decode_config, "--output_dir", str(recipe.decode_dir(name))]
+    arguments += ["--data_path_and_name_and_type", recipe.features.decoding_data(name)]
+    arguments += _model_arguments(recipe)
     arguments += ["--ngpu", "0", "--nj", str(options.jobs)]  # the recipe decodes on the CPU
     return [*arguments, *shlex.split(options.inference_args)]
 
 
 def scored(options: RecipeOptions, corpus: Corpus) -> dict[str, float]:
     """The character error rate of each decoded set, in percent."""
-    return {name: rates["CER"] for name, rates in error_rates(options, corpus).items() if "CER" in rates}
+    rates = error_rates(Recipe.of(options, corpus))
+    return {name: found["CER"] for name, found in rates.items() if "CER" in found}
 
 
-def error_rates(options: RecipeOptions, corpus: Corpus) -> dict[str, dict[str, float]]:
+def error_rates(recipe: Recipe) -> dict[str, dict[str, float]]:
     """CER and, for text with spaces, WER of each decoded set, in percent."""
-    train = options.train_set(corpus.train)
     found: dict[str, dict[str, float]] = {}
-    for name in corpus.decoded():
+    for name in recipe.corpus.decoded():
         for folder in SCORES.values():
-            path = options.decode_dir(train, name) / folder / "score.json"
+            path = recipe.decode_dir(name) / folder / "score.json"
             if path.is_file():
                 rate = float(json.loads(path.read_text(encoding="utf-8"))["error_rate"])
                 found.setdefault(name, {})[folder.removeprefix("score_").upper()] = rate
     return found
 
 
-def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
-    decoded = options.decode_dir(train, name)
-    reference, hypothesis = DATA / name / "text", decoded / "text"
+def _set_steps(recipe: Recipe, name: str) -> list[Step]:
+    decoded, options = recipe.decode_dir(name), recipe.options
     label = decoded.name.removeprefix("decode_")
-    needs = [options.asr_dir(train) / options.model_file, Path(options.decode_config)]
-    needs += [*_language_models(options).values(), *lexicon_files(options)]
-    if options.feats_type == "raw":
-        needs += sound_files(DATA / name)
-    else:
-        needs += [options.dump_dir(name) / "feats.scp", options.dump_dir(name) / "archive"]
-    decoding = partial(run_command, "asr_inference", inference_arguments(options, train, name))
-    settings = {"arguments": shlex.split(options.inference_args)}
-    steps = [
-        Step(
-            f"decode {label}", decoding, needs, [hypothesis], settings, continues=settings, output_dir=decoded,
-            recordings=[DATA / name / "wav.scp"] if options.feats_type == "raw" else [],
-        )
-    ]  # fmt: skip
+    reference, hypothesis, recordings = DATA / name / "text", decoded / "text", DATA / name / "wav.scp"
+    steps = [_decode_step(recipe, name, label)]
     has_words = reference.is_file() and any(" " in text for text in read_table(reference).values())
     for unit, folder in SCORES.items():
         if unit == "char" or has_words:
@@ -110,10 +87,26 @@ def _set_steps(options: RecipeOptions, train: str, name: str) -> list[Step]:
     arguments = [str(reference), str(hypothesis), "--unit", unit, "--data_dir", str(DATA / name)]
     arguments += ["--output", str(decoded / "report.html"), "--nj", str(options.jobs)]
     reporting = partial(run_command, "report", arguments)
-    needs = [reference, hypothesis, DATA / name / "wav.scp"]
-    audio = [DATA / name / "wav.scp"]
-    steps.append(Step(f"report {label}", reporting, needs, [decoded / "report.html"], {"unit": unit}, recordings=audio))
+    needs, makes = [reference, hypothesis, recordings], [decoded / "report.html"]
+    steps.append(Step(f"report {label}", reporting, needs, makes, {"unit": unit}, recordings=[recordings]))
     return steps
+
+
+def _decode_step(recipe: Recipe, name: str, label: str) -> Step:
+    options, decoded = recipe.options, recipe.decode_dir(name)
+    needs = [recipe.model_file, Path(options.decode_config), *_language_models(options).values(), *recipe.tokens.needs]
+    needs += recipe.features.decoding_needs(name)
+    settings = {"arguments": shlex.split(options.inference_args)}
+    return Step(
+        f"decode {label}",
+        partial(run_command, "asr_inference", inference_arguments(recipe, name)),
+        needs,
+        [decoded / "text"],
+        settings,
+        continues=settings,
+        output_dir=decoded,
+        recordings=recipe.features.recordings([name]),
+    )
 
 
 def _score_step(reference: Path, hypothesis: Path, unit: str, folder: Path, label: str) -> Step:
@@ -123,22 +116,25 @@ def _score_step(reference: Path, hypothesis: Path, unit: str, folder: Path, labe
     return Step(name, partial(run_command, "score", arguments), [reference, hypothesis], makes, {"unit": unit})
 
 
-def _pack_step(options: RecipeOptions, directory: Path) -> Step:
-    folder = packed_dir(options, directory)
-    config, weights = directory / "config.yaml", directory / options.model_file
-    needs = [config, weights, Path(options.decode_config), *_language_models(options).values(), *lexicon_files(options)]
-    arguments = [str(folder), "--asr_train_config", str(config), "--asr_model_file", str(weights)]
-    for flag, path in _language_models(options).items():
-        arguments += [flag, str(path)]
-    model = bpe_model(options)
-    arguments += ["--bpemodel", str(model)] if model else []
-    arguments += ["--decode_config", options.decode_config]
+def _pack_step(recipe: Recipe) -> Step:
+    options, folder = recipe.options, packed_dir(recipe)
+    needs = [recipe.asr_dir / "config.yaml", recipe.model_file, Path(options.decode_config)]
+    needs += [*_language_models(options).values(), *recipe.tokens.needs]
+    arguments = [str(folder), *_model_arguments(recipe), "--decode_config", options.decode_config]
 
     def pack() -> None:
         shutil.rmtree(folder, ignore_errors=True)
         run_command("pack", arguments)
 
-    return Step(f"pack {directory.name}", pack, needs, [folder / "config.yaml", folder / "model.safetensors"])
+    return Step(f"pack {recipe.asr_dir.name}", pack, needs, [folder / "config.yaml", folder / "model.safetensors"])
+
+
+def _model_arguments(recipe: Recipe) -> list[str]:
+    arguments = ["--asr_train_config", str(recipe.asr_dir / "config.yaml")]
+    arguments += ["--asr_model_file", str(recipe.model_file)]
+    for flag, path in _language_models(recipe.options).items():
+        arguments += [flag, str(path)]
+    return [*arguments, *recipe.tokens.decoding_arguments()]
 
 
 def _language_models(options: RecipeOptions) -> dict[str, Path]:
@@ -152,7 +148,7 @@ def _language_models(options: RecipeOptions) -> dict[str, Path]:
 
 
 def _average(options: RecipeOptions, directory: Path, model: Path) -> None:
-    from tympan.train.nbest import average, save_weights
+    from tympan.training.nbest import average, save_weights
 
     if options.average == "best":
         ready = sorted(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import multiprocessing
+import random
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
@@ -19,8 +21,26 @@ from tympan.recipe.aishell import TRANSCRIPT
 from tympan.recipe.espeak import Synthesizer, Voice
 from tympan.recipe.fingerprint import digest_of
 from tympan.recipe.options import RecipeOptions
-from tympan.recipe.sentences import sentences
 from tympan.runtime.atomic import atomic_write
+
+# A small grammar of everyday Mandarin: enough sentences for sets without overlap, few enough characters to learn fast.
+TIMES = ("今天", "明天", "昨天", "早上", "中午", "晚上")
+PEOPLE = ("我", "他", "爸爸", "妈妈", "老师", "同学", "朋友")
+PLACES = ("北京", "上海", "学校", "公园", "医院", "商店", "房间")
+DEEDS = ("喝 茶", "吃 饭", "看 书", "买 水果", "打 电话", "听 音乐", "写 信", "唱歌", "跑步", "工作", "睡觉")
+ROOMS = ("客厅", "厨房", "房间")
+THINGS = ("灯", "门", "窗户", "空调", "电视")
+SWITCHES = ("打 开", "关 上")
+NUMBERS = ("三", "五", "八")
+GOODS = ("本 书", "个 苹果", "杯 牛奶", "杯 茶")
+PATTERNS = (
+    (TIMES, PEOPLE, ("去",), PLACES, DEEDS),
+    (PEOPLE, TIMES, ("在",), PLACES, DEEDS),
+    (PEOPLE, ("和",), PEOPLE, ("一起",), DEEDS),
+    (PEOPLE, ("喜欢", "不 喜欢", "想", "不 想"), ("在",), PLACES, DEEDS),
+    (("请", "我 要"), ("把",), ROOMS, ("的",), THINGS, SWITCHES),
+    (TIMES, PEOPLE, ("要 买", "有"), NUMBERS, GOODS),
+)
 
 RATE_HZ = 16_000
 NOISE_LEVEL = 6.0  # int16 steps: a quiet room, where espeak-ng gives digital silence
@@ -28,7 +48,7 @@ NOISE_LEVEL = 6.0  # int16 steps: a quiet room, where espeak-ng gives digital si
 
 @dataclass(frozen=True)
 class Speaker:
-    """A speaker of one set, with her voice and her sentences (words separated by spaces)."""
+    """A speaker of one set, with a voice and sentences (words separated by spaces)."""
 
     id: str
     set: str
@@ -49,8 +69,8 @@ class Size:
     sentences: int = 30
 
     def speakers(self) -> Iterator[tuple[str, int]]:
-        for name in ("train", "dev", "test"):
-            for number in range(getattr(self, name)):
+        for name, count in (("train", self.train), ("dev", self.dev), ("test", self.test)):
+            for number in range(count):
                 yield name, number
 
 
@@ -60,6 +80,29 @@ VARIANTS = {
     "test": ("m5", "f4"),
 }
 """espeak-ng's timbres. Dev and test speakers are not heard in training, as in AISHELL."""
+
+
+def sentences(count: int, *, seed: int) -> list[str]:
+    """`count` different sentences, words separated by spaces as in AISHELL's transcript, patterns in turn.
+
+    Different means different characters: two segmentations of one sentence would be one sentence to a recogniser.
+    """
+    order = random.Random(seed)
+    pools = []
+    for pattern in PATTERNS:
+        pool = [" ".join(words) for words in itertools.product(*pattern) if not _repeats_a_person(words)]
+        order.shuffle(pool)
+        pools.append(pool)
+    chosen: dict[str, str] = {}
+    turn = itertools.cycle(pools)
+    while len(chosen) < count:
+        if not any(pools):
+            raise ValueError(f"the grammar has {len(chosen)} sentences, {count} were asked for")
+        pool = next(turn)
+        if pool:
+            sentence = pool.pop()
+            chosen.setdefault(sentence.replace(" ", ""), sentence)
+    return list(chosen.values())
 
 
 def plan(size: Size, *, seed: int) -> list[Speaker]:
@@ -137,6 +180,11 @@ def recipe_options(*, nj: int, ngpu: int) -> RecipeOptions:
         tag="demo",
         n_average=2,
     )
+
+
+def _repeats_a_person(words: tuple[str, ...]) -> bool:
+    people = [word for word in words if word in PEOPLE]
+    return len(people) != len(set(people))
 
 
 def _in_fresh_process(function: Callable[..., bytes], *arguments: object) -> bytes:

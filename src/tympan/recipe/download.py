@@ -12,14 +12,14 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
+from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NoReturn
 
 from tqdm import tqdm
 
 from tympan.errors import UserError
-from tympan.recipe.amounts import in_bytes
+from tympan.recipe.console import in_bytes
 from tympan.runtime.atomic import atomic_write
 
 CHUNK = 1 << 20
@@ -134,14 +134,15 @@ def _ask(url: str) -> Source:
         ) from error
 
 
-def _open(url: str, *, method: str = "GET", headers: dict[str, str] | None = None):  # type: ignore[no-untyped-def]
+def _open(url: str, *, method: str = "GET", headers: dict[str, str] | None = None) -> HTTPResponse:
     request = urllib.request.Request(
         url, method=method, headers={"User-Agent": "tympan", "Accept-Encoding": "identity", **(headers or {})}
     )
-    return urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    return response
 
 
-def _continue(source: Source, part: Path, bar: tqdm) -> None:
+def _continue(source: Source, part: Path, bar: tqdm[NoReturn]) -> None:
     start = _size(part)
     if source.size is not None and start == source.size:
         return
@@ -172,7 +173,7 @@ def _continue(source: Source, part: Path, bar: tqdm) -> None:
         raise ConnectionError(f"the connection closed {int(promised) - received:,} bytes early")
 
 
-def _append(stream: BinaryIO, part: Path, bar: tqdm) -> int:
+def _append(stream: BinaryIO, part: Path, bar: tqdm[NoReturn]) -> int:
     received = 0
     with part.open("ab") as output:
         for chunk in _chunks(stream):

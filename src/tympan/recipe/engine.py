@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from tympan.errors import UserError
-from tympan.recipe.amounts import in_bytes, in_words
+from tympan.recipe.console import in_bytes, in_words
 from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, size_of
 from tympan.recipe.stage import Stage, Step
 from tympan.runtime.atomic import atomic_write
@@ -37,6 +38,19 @@ class Verdict:
     @property
     def is_done(self) -> bool:
         return self.state in ("done", "found")
+
+
+class Record(TypedDict, total=False):
+    """What is kept about a step, as JSON. A step that was started has only the first three."""
+
+    state: Literal["started", "done"]
+    identity: str
+    audio: dict[str, str]
+    settings: str
+    needs: dict[str, str]
+    makes: dict[str, str]
+    seconds: float
+    bytes: int
 
 
 class Engine:
@@ -64,18 +78,18 @@ class Engine:
             return Verdict("to do")
         if record["state"] == "started":
             return Verdict("interrupted", "an earlier run broke off here")
-        timing = {"seconds": record["seconds"], "bytes": record["bytes"]}
+        verdict = partial(Verdict, seconds=record["seconds"], bytes=record["bytes"])
         if record["settings"] != digest_of(step.settings):
-            return Verdict("outdated", "its settings changed", **timing)
+            return verdict("outdated", "its settings changed")
         changed = self._differences((*step.needs, *step.labels), record["needs"]) or self._other_audio(step, record)
         if changed:
-            return Verdict("outdated", f"{changed[0]} changed since", **timing)
+            return verdict("outdated", f"{changed[0]} changed since")
         if record["makes"].keys() != set(map(str, step.makes)):
-            return Verdict("outdated", "it makes other files now", **timing)
+            return verdict("outdated", "it makes other files now")
         changed = self._differences(step.makes, record["makes"])
         if changed:
-            return Verdict("changed", f"{changed[0]} is not what this step wrote", **timing)
-        return Verdict("done", **timing)
+            return verdict("changed", f"{changed[0]} is not what this step wrote")
+        return verdict("done")
 
     def _run_stage(self, stage: Stage, *, force: bool) -> None:
         self._say(f"stage {stage.number}: {stage.purpose}")
@@ -161,7 +175,7 @@ class Engine:
                 shutil.copyfile(path, copy)
                 self._say(f"    the changed {path} is kept as {copy}; start at a later --stage to go on with it")
 
-    def _other_audio(self, step: Step, record: dict[str, Any]) -> list[str]:
+    def _other_audio(self, step: Step, record: Record) -> list[str]:
         """Tables whose recordings are not the ones that the record speaks of."""
         recorded = record.get("audio", {})
         return [
@@ -175,14 +189,14 @@ class Engine:
         names = sorted(now.keys() | recorded.keys())
         return [name for name in names if now.get(name, MISSING) != recorded.get(name, MISSING)]
 
-    def _record(self, step: Step) -> dict[str, Any] | None:
+    def _record(self, step: Step) -> Record | None:
         try:
-            record: dict[str, Any] = json.loads(self._place(step).read_text(encoding="utf-8"))
+            record: Record = json.loads(self._place(step).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return record
 
-    def _write(self, step: Step, record: dict[str, Any]) -> None:
+    def _write(self, step: Step, record: Record) -> None:
         with atomic_write(self._place(step)) as stream:
             json.dump(record, stream, indent=1, ensure_ascii=False)
 

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from tympan.data.audio import is_pipe, locate, split_ark
 from tympan.data.kaldi_dir import read_table
@@ -78,7 +79,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _digest_of_stream(stream) -> str:  # type: ignore[no-untyped-def]
+def _digest_of_stream(stream: BinaryIO) -> str:
     digest = hashlib.blake2b(digest_size=16)
     while block := stream.read(1 << 20):
         digest.update(block)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import typing
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from tympan.config import argument, option
+from tympan.errors import UserError
 
 RUN = "stages"
 DATA = "data and features"
@@ -21,7 +25,7 @@ OWN = "your own data (corpus 'custom')"
 class RecipeOptions:
     """One recipe, in the current directory."""
 
-    corpus: Literal["aishell", "an4", "custom"] = argument(help="the corpus; custom means your own data directories")
+    corpus: str = argument(help="aishell, an4, custom (your own data directories), or package.module:NAME of a corpus of your own")  # fmt: skip  # noqa: E501
     stage: str = option("0", help="first stage, by number or name (-1 download, 0 data, 1 features, 2 dictionary, 3 lm, 4 train, 5 decode)", group=RUN)  # fmt: skip  # noqa: E501
     stop_stage: str = option("100", help="last stage, by number or name", group=RUN)
     check: bool = option(False, help="look at machine and configuration, estimate, and stop (Tympan)", group=RUN)
@@ -78,13 +82,12 @@ class RecipeOptions:
     def speed_factors(self) -> list[float]:
         return [float(speed) for speed in self.speeds.replace(",", " ").split()]
 
-    @property
-    def is_perturbed(self) -> bool:
-        return self.feats_type != "raw" and self.speed_factors != [1.0]
-
     def train_set(self, plain: str) -> str:
-        """The set that is trained on: `train_sp` where speed-perturbed copies are made on disk."""
-        return f"{plain}_sp" if self.is_perturbed else plain
+        """The set that is trained on, made from the corpus's `plain` one."""
+        from tympan.recipe.recipe import find_features
+        from tympan.recipe.tokens import find_tokens
+
+        return find_features(self, find_tokens(self)).train_set(plain)
 
     def dump_dir(self, name: str) -> Path:
         return Path(self.dumpdir, name, f"delta{str(self.do_delta).lower()}")
@@ -123,3 +126,19 @@ class RecipeOptions:
         parts += [self.lm_name] if self.lm_config else []
         parts += [f"{self.ngramtag or self.n_gram}gram"] if self.n_gram else []
         return self.asr_dir(train_set) / "_".join(parts)
+
+
+def with_defaults(defaults: Mapping[str, object], *, corpus: str) -> type[RecipeOptions]:
+    """The options with a corpus's own defaults, so that `--help` shows them and anything typed wins."""
+    known = {item.name: item for item in dataclasses.fields(RecipeOptions)}
+    unknown = [name for name in defaults if name not in known]
+    if unknown:
+        raise UserError(f"corpus '{corpus}': `defaults` has '{unknown[0]}', which is no option of `tympan recipe`.")
+    types = typing.get_type_hints(RecipeOptions)
+    changed = [
+        (name, types[name], dataclasses.field(default=value, metadata=known[name].metadata))
+        for name, value in defaults.items()
+    ]
+    return dataclasses.make_dataclass(
+        RecipeOptions.__name__, changed, bases=(RecipeOptions,), frozen=True, kw_only=True
+    )

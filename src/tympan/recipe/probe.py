@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tympan.recipe.feature_steps import feature_options, feature_size
-from tympan.recipe.options import RecipeOptions
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.lm import LmTrainConfig
+from tympan.errors import UserError
+from tympan.recipe.recipe import Recipe
 
-FRAMES_A_SECOND = 100
-TOKENS_A_SECOND = 3.2  # AISHELL: 14.4 characters in 4.5 s
+if TYPE_CHECKING:
+    import torch
+
+    from tympan.decode.options import DecodeOptions
+    from tympan.decode.search import Search
+    from tympan.models.lm.model import LanguageModel
+    from tympan.models.speech_model import SpeechModel
+
 SAMPLE_S = 5.0
 """Length of the utterances that are trained on and decoded."""
 LM_SENTENCE = 15
@@ -38,51 +46,44 @@ class Probe:
 
 
 def measure(
-    options: RecipeOptions, *, asr: Any, lm: Any | None, search: dict[str, Any], tokens: Sequence[str]
+    recipe: Recipe, *, asr: AsrTrainConfig, lm: LmTrainConfig | None, search: DecodeOptions, tokens: Sequence[str]
 ) -> Probe:
-    """`asr` and `lm` are training configurations, `search` the options of asr_inference."""
+    """Train and decode models of these configurations on noise. `tokens` is the token list."""
     import torch
 
     from tympan.models.build import build_asr_model, build_lm
     from tympan.runtime.device import choose_kind, device_of
 
-    device = device_of(choose_kind(ngpu=options.ngpu, device=options.device), local_rank=0)
+    device = device_of(choose_kind(ngpu=recipe.options.ngpu, device=recipe.options.device), local_rank=0)
     model = build_asr_model(replace(asr, token_list=list(tokens)), reads_statistics=False).to(device)
     language_model = None if lm is None else build_lm(replace(lm, token_list=list(tokens))).to(device)
-    batch = _speech_batch(options, len(tokens), device)
+    speech = recipe.features.noise(SAMPLE_S, device)
+    text_length = int(SAMPLE_S * recipe.corpus.tokens_per_second)
+    batch = {
+        "speech": speech,
+        "speech_lengths": torch.full((2,), speech.shape[1], device=device),
+        "text": torch.randint(2, len(tokens) - 1, (2, text_length), device=device),
+        "text_lengths": torch.full((2,), text_length, device=device),
+    }
     training_s, saved_bytes = _time_updates(model, batch, device)
     parameters = _parameters(model)
     text = torch.randint(2, len(tokens) - 1, (LM_SENTENCES, LM_SENTENCE), device=device)
     sentences = {"text": text, "text_lengths": torch.full((LM_SENTENCES,), LM_SENTENCE, device=device)}
     lm_s = 0.0 if language_model is None else _time_updates(language_model, sentences, device)[0]
+    # As many tokens as so much speech has: an untrained model never ends.
+    search = replace(search, maxlenratio=-text_length, minlenratio=0.0)
     return Probe(
         parameters=parameters,
         training_s=training_s / (2 * SAMPLE_S),
         saved_bytes=max(0, saved_bytes - 4 * parameters) / (2 * SAMPLE_S),
         decoding_s=_time_decoding(model.cpu(), language_model, search, tokens, batch),
-        features_s=_time_features(options),
+        features_s=recipe.features.extraction_s(),
         lm_parameters=0 if language_model is None else _parameters(language_model),
         lm_token_s=lm_s / (LM_SENTENCES * LM_SENTENCE),
     )
 
 
-def _speech_batch(options: RecipeOptions, vocab_size: int, device: Any) -> dict[str, Any]:
-    import torch
-
-    if options.feats_type == "raw":
-        speech = torch.randn(2, int(SAMPLE_S * 16_000), device=device)
-    else:
-        speech = torch.randn(2, int(SAMPLE_S * FRAMES_A_SECOND), feature_size(options), device=device)
-    text = torch.randint(2, vocab_size - 1, (2, int(SAMPLE_S * TOKENS_A_SECOND)), device=device)
-    return {
-        "speech": speech,
-        "speech_lengths": torch.full((2,), speech.shape[1], device=device),
-        "text": text,
-        "text_lengths": torch.full((2,), text.shape[1], device=device),
-    }
-
-
-def _time_updates(model: Any, batch: dict[str, Any], device: Any) -> tuple[float, int]:
+def _time_updates(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], device: torch.device) -> tuple[float, int]:
     """Seconds of a forward and backward pass, the best of some, and the bytes that it keeps between them."""
     import torch
 
@@ -107,67 +108,55 @@ def _time_updates(model: Any, batch: dict[str, Any], device: Any) -> tuple[float
 
 
 def _time_decoding(
-    model: Any, lm: Any | None, search: dict[str, Any], tokens: Sequence[str], batch: dict[str, Any]
+    model: torch.nn.Module,
+    lm: LanguageModel | None,
+    options: DecodeOptions,
+    tokens: Sequence[str],
+    batch: Mapping[str, torch.Tensor],
 ) -> float:
-    """The real search on the CPU, ended after as many tokens as so much speech has: an untrained model never ends."""
-    import dataclasses
-
+    """Seconds of the real search on the CPU for one second of speech."""
     import torch
 
-    from tympan.decode.scorer import Encoded
-    from tympan.decode.searcher import Searcher
-    from tympan.decode.settings import DecodeSettings
+    from tympan.decode.search import Encoded, run_search
+    from tympan.models.speech_model import SpeechModel
 
-    known = {item.name for item in dataclasses.fields(DecodeSettings)}
-    settings = DecodeSettings(**{name: value for name, value in search.items() if name in known})
-    searcher = Searcher(
-        model.eval(),
-        replace(settings, maxlenratio=-int(SAMPLE_S * TOKENS_A_SECOND), minlenratio=0.0),
-        lm=None if lm is None else lm.cpu().eval(),
-        lexicon_search=_made_up_words(tokens, settings) if settings.search == "lexicon" else None,
-    )
+    if not isinstance(model, SpeechModel):
+        raise UserError("the model class of the training configuration can be trained but not decoded")
+    model.eval()
+    search = _search(model, None if lm is None else lm.cpu().eval(), options, tokens)
     speech, lengths = batch["speech"].cpu(), batch["speech_lengths"].cpu()
     began = time.monotonic()
     with torch.inference_mode():
         encoded = model.encode(speech, lengths)
-        log_probs = None if model.ctc is None else model.ctc.log_softmax(encoded.out)
-        searcher(Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
+        log_probs = model.ctc_log_posteriors(encoded.out) if model.has_ctc else None
+        run_search(search, Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
     return (time.monotonic() - began) / (2 * SAMPLE_S)
 
 
-def _made_up_words(tokens: Sequence[str], settings: Any) -> Any:
-    """A search for words of three phones."""
+def _search(model: SpeechModel, lm: LanguageModel | None, options: DecodeOptions, tokens: Sequence[str]) -> Search[Any]:
+    """The search of these options; for words, one over words of three phones."""
     import torch
 
+    from tympan.config.text import TextConfig
     from tympan.decode.lexicon_search import load_lexicon_search
+    from tympan.decode.load import LoadedModel
+    from tympan.decode.search import find_search
+    from tympan.decode.speech_input import SpeechInput
+    from tympan.text.codec import build_codec
     from tympan.text.lexicon import Lexicon
-    from tympan.text.vocabulary import Vocabulary
 
-    phones = tokens[2:-1]
-    said = (tuple(phones[number * step % len(phones)] for step in (1, 3, 7)) for number in range(WORDS))
-    lexicon = Lexicon({f"word{number}": (phones,) for number, phones in enumerate(said)}, "made up")
-    return load_lexicon_search(lexicon, Vocabulary(tokens), None, settings, torch.device("cpu"))
-
-
-def _time_features(options: RecipeOptions) -> float:
-    """On one core; nothing for raw audio, whose features are made in training."""
-    if options.feats_type == "raw":
-        return 0.0
-    import numpy as np
-
-    from tympan.data.audio import Audio
-    from tympan.features.extractor import compute_features
-
-    wanted = feature_options(options)
-    rate = int(wanted.frame.sample_frequency)
-    audio = Audio(np.random.default_rng(0).normal(0, 0.01, 10 * rate).astype(np.float32), rate)
-    times = []
-    for _ in range(PASSES):
-        began = time.monotonic()
-        compute_features(audio, wanted, utterance="noise")
-        times.append((time.monotonic() - began) / 10)
-    return min(times)
+    codec = build_codec(TextConfig(token_list=list(tokens), token_type="word"))
+    cpu = torch.device("cpu")
+    kind = find_search(options.search or model.searches[0])
+    if "lexicon" in kind.needs:
+        phones = tokens[2:-1]
+        said = (tuple(phones[number * step % len(phones)] for step in (1, 3, 7)) for number in range(WORDS))
+        lexicon = Lexicon({f"word{number}": (phones,) for number, phones in enumerate(said)}, "made up")
+        return load_lexicon_search(lexicon, codec.vocabulary, None, options, cpu)
+    speech_input = SpeechInput(rate=16000, frame_shift_s=0.04)
+    loaded = LoadedModel(model=model, codec=codec, input=speech_input, device=cpu, dtype=torch.float32, lm=lm)
+    return kind.build(loaded, options)
 
 
-def _parameters(model: Any) -> int:
+def _parameters(model: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tympan.data.collate import collate
+from tympan.data.batch import collate
 from tympan.data.dataset import UtteranceDataset
 from tympan.models.lm.model import LanguageModel
 

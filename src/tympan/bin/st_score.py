@@ -1,0 +1,50 @@
+"""Score translations with BLEU and chrF (sacrebleu, the extra `st`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tympan.config import argument, option, parse_args
+
+
+@dataclass(frozen=True)
+class Options:
+    ref: Path = argument(help="references: a Kaldi text file, UTTERANCE-ID and translation per line")
+    hyp: Path = argument(help="hypotheses: such a file, or the output directory of st_inference")
+    more_refs: list[Path] = option([], help="further reference files, for several references per utterance")
+    lowercase: bool = option(False, help="ignore case")
+    tokenize: str = option("13a", help="sacrebleu's tokenizer for BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, none")
+    output: Path | None = option(None, help="write the scores of the set and of every utterance as JSON to this file")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    options = parse_args(Options, argv, prog="tympan st_score", description=__doc__)
+    from tympan.data.kaldi_dir import read_table
+    from tympan.runtime.atomic import atomic_write
+    from tympan.score.translation import score_translation
+
+    hyp = options.hyp / "text" if options.hyp.is_dir() else options.hyp
+    references: dict[str, list[str]] = {}
+    for path in (options.ref, *options.more_refs):
+        for name, text in read_table(path).items():
+            references.setdefault(name, []).append(text)
+    score = score_translation(
+        references, dict(read_table(hyp).items()), lowercase=options.lowercase, tokenize=options.tokenize
+    )
+    print(score)
+    if score.missing:
+        print(f"{len(score.missing)} of {len(references)} utterances have no hypothesis and count as empty")
+    if options.output is not None:
+        with atomic_write(options.output) as stream:
+            json.dump(asdict(score), stream, ensure_ascii=False, indent=1)
+            stream.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    from tympan.bin.main import run
+
+    raise SystemExit(run(main))

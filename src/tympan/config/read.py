@@ -1,0 +1,86 @@
+"""The configuration of a training command, and of a trained model."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tympan.config.espnet1 import translate_espnet1
+from tympan.config.espnet2 import LACKING, without_notes
+from tympan.config.mistakes import Mistakes
+from tympan.config.option import options_of
+from tympan.config.parse import parse_args, read_layer
+from tympan.config.registry import is_import
+from tympan.config.resolve import Layer, Rules, resolve
+from tympan.config.train import TrainConfig
+from tympan.config.yaml_text import Document
+from tympan.errors import UserError
+
+logger = logging.getLogger(__name__)
+
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+def parse_training(
+    schema: type[Config],
+    argv: Sequence[str] | None = None,
+    *,
+    prog: str,
+    description: str | None = None,
+) -> Config:
+    """The options of a training command, checked as far as they can be without reading data."""
+    rules = dataclasses.replace(RULES, check=schema.conflicts)
+    return parse_args(schema, argv, prog=prog, description=description, rules=rules)
+
+
+def make_training_config(
+    schema: type[Config], files: Sequence[str | Path] = (), options: Mapping[str, Any] | None = None
+) -> Config:
+    """The same from Python: files from left to right, then options by name. Mistakes are one UserError."""
+    layers = [read_layer(Path(path), RULES) for path in files]
+    layers.append(Layer(dict(options or {}), ".".join))
+    return resolve(schema, layers, rules=dataclasses.replace(RULES, check=schema.conflicts))
+
+
+def load_training_config(schema: type[Config], path: str | Path, *, allow_import: bool = False) -> Config:
+    """The configuration of a trained model: Tympan's config.yaml or ESPnet2's.
+
+    A config that names a class by `package.module:Class` would make loading a model run code: refused unless allowed.
+    How another toolkit or version trained the model does not matter for using it: training options that we do not
+    have give a warning, and only what makes the model is strict.
+    """
+    layer = read_layer(Path(path), MODEL_RULES)
+    if not allow_import:
+        _refuse_imports(schema, layer)
+    try:
+        return resolve(schema, [layer], rules=MODEL_RULES, is_complete=False)
+    except UserError as error:
+        training_only = {item.name for item in dataclasses.fields(TrainConfig)}
+        names = set(options_of(schema)) - training_only
+        model = Layer({key: value for key, value in layer.values.items() if key in names}, layer.where)
+        config = resolve(schema, [model], rules=MODEL_RULES, is_complete=False)
+        logger.warning("The model is used without these training options, which stand at their defaults: %s", error)
+        return config
+
+
+def _refuse_imports(schema: type[Any], layer: Layer) -> None:
+    mistakes = Mistakes()
+    for name, option in options_of(schema).items():
+        value = layer.values.get(name)
+        if option.extra.registry is not None and isinstance(value, str) and is_import(value):
+            where = layer.where((name,))
+            mistakes.add(
+                where, f"{name} names the class '{value}': loading it runs its code. If you trust it: --allow_import"
+            )
+    mistakes.check()
+
+
+def _translate(document: Document) -> Document:
+    return without_notes(translate_espnet1(document))
+
+
+RULES = Rules(translate=_translate, lacking=LACKING)
+MODEL_RULES = Rules(translate=without_notes, lacking=LACKING)

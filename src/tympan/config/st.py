@@ -1,0 +1,132 @@
+"""The options of `st_train`: speech translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tympan.config.choices import DECODERS, ENCODERS, ST_MODELS, ST_PREPROCESSORS
+from tympan.config.espnet2 import OPTION_ORDER
+from tympan.config.model import MODEL, SpeechTrainConfig, check_speech_model
+from tympan.config.option import choice, conf_for, conf_of, not_yet, option
+from tympan.config.resolve import Conflict
+from tympan.config.text import OTHER_TOKENS, TEXT, TextConfig, TextOptions, TokenType, check_text, text_config
+from tympan.config.train import TrainConfig
+
+_ORDER = """
+    token_list src_token_list init input_size ctc_conf st_joint_net_conf model_conf use_preprocessor token_type
+    src_token_type bpemodel src_bpemodel non_linguistic_symbols cleaner g2p src_g2p speech_volume_normalize rir_scp
+    rir_apply_prob noise_scp noise_apply_prob noise_db_range short_noise_thres ctc_sample_rate frontend frontend_conf
+    specaug specaug_conf normalize normalize_conf preencoder preencoder_conf encoder encoder_conf postencoder
+    postencoder_conf decoder decoder_conf extra_asr_decoder extra_asr_decoder_conf extra_mt_decoder
+    extra_mt_decoder_conf md_encoder md_encoder_conf hier_encoder hier_encoder_conf extra_mt_encoder
+    extra_mt_encoder_conf preprocessor preprocessor_conf
+"""
+_MULTI_DECODER = "the multi-decoder is not supported; use --decoder transformer"
+
+
+@dataclass(frozen=True)
+class StPreprocessorConf:
+    """The keys of `preprocessor_conf`: ESPnet2's names and defaults. `fs` 0 takes the recordings' own rate."""
+
+    unk_symbol: str = "<unk>"
+    space_symbol: str = "<space>"
+    delimiter: str | None = None
+    force_single_channel: bool = False
+    speech_name: str = "speech"
+    text_name: tuple[str, ...] = ("text",)
+    """Accepted as ESPnet2 writes it: the names of the texts are text and src_text."""
+    tokenizer_encode_conf: tuple[Any, ...] = ({}, {})
+    """Accepted as ESPnet2 writes it: sentencepiece encodes without sampling."""
+    fs: int = 0
+    nonsplit_symbol: list[str] | None = None
+    data_aug_effects: list[Any] | None = None
+    data_aug_num: tuple[int, int] = (1, 1)
+    data_aug_prob: float = 0.0
+    min_sample_size: int = -1
+    audio_pad_value: float = 0.0
+    whisper_language: str | None = None
+    whisper_task: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StTrainConfig(TextOptions, SpeechTrainConfig):
+    """The configuration of a translation model's training run. `text` is the target language, `src_text` the source."""
+
+    OPTION_ORDER: ClassVar[tuple[str, ...]] = (
+        *OPTION_ORDER[: OPTION_ORDER.index("token_list")],
+        *_ORDER.split(),
+    )
+
+    src_token_list: str | list[str] | None = option(
+        None, help="tokens of the source language, or a file with one per line", group=TEXT
+    )
+    src_token_type: TokenType = option(
+        "bpe", help="type of tokens of the source language", group=TEXT, not_yet_values=OTHER_TOKENS
+    )
+    src_bpemodel: str | None = option(None, help="sentencepiece model of the source language", group=TEXT)
+    src_g2p: str | None = option(None, help="as g2p, for the source language", group=TEXT)
+    model_conf: dict[str, Any] = conf_for(
+        ST_MODELS, help="asr_weight, mt_weight, mtlalpha, st_mtlalpha and other parameters of the model", group=MODEL
+    )
+    decoder: str | None = choice(
+        DECODERS, "rnn", help="decoder of the target language; null for CTC only (st_mtlalpha 1)", group=MODEL
+    )
+    extra_asr_decoder: str | None = choice(
+        DECODERS, None, help="decoder of the source language, for asr_weight above 0", group=MODEL
+    )
+    extra_asr_decoder_conf: dict[str, Any] = conf_of("extra_asr_decoder", help="its parameters", group=MODEL)
+    extra_mt_decoder: str | None = choice(
+        DECODERS, None, help="accepted for ESPnet2's weights; text translation uses the decoder", group=MODEL
+    )
+    extra_mt_decoder_conf: dict[str, Any] = conf_of("extra_mt_decoder", help="its parameters", group=MODEL)
+    extra_mt_encoder: str | None = choice(
+        ENCODERS, None, help="encoder of source text, for mt_weight above 0", group=MODEL
+    )
+    extra_mt_encoder_conf: dict[str, Any] = conf_of("extra_mt_encoder", help="its parameters", group=MODEL)
+    hier_encoder: str | None = choice(ENCODERS, None, help="second encoder, which only translation reads", group=MODEL)
+    hier_encoder_conf: dict[str, Any] = conf_of("hier_encoder", help="its parameters", group=MODEL)
+    preprocessor: str = choice(ST_PREPROCESSORS, "default", help="treatment of an utterance", group=TEXT)
+    st_joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
+    ctc_sample_rate: float = not_yet(0.0, instead=_MULTI_DECODER)
+    md_encoder: str | None = not_yet(None, instead=_MULTI_DECODER)
+    md_encoder_conf: dict[str, Any] = not_yet({}, instead=_MULTI_DECODER)
+
+    @property
+    def text(self) -> TextConfig:
+        return text_config(self, self.preprocessor_conf)
+
+    @property
+    def src_text(self) -> TextConfig:
+        """The source language; cleaners and symbols are those of the target."""
+        target = self.text
+        return TextConfig(
+            token_list=self.src_token_list,
+            token_type=self.src_token_type,
+            bpemodel=self.src_bpemodel,
+            non_linguistic_symbols=target.non_linguistic_symbols,
+            cleaner=target.cleaner,
+            g2p=self.src_g2p,
+            unk_symbol=target.unk_symbol,
+            space_symbol=target.space_symbol,
+            delimiter=target.delimiter,
+            nonsplit_symbol=target.nonsplit_symbol,
+        )
+
+    @staticmethod
+    def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from TrainConfig.conflicts(values)
+        yield from check_speech_model(values)
+        yield from check_text(values)
+        conf = values["model_conf"]
+        helpers = [name for name in ("asr_weight", "mt_weight") if conf.get(name, 0.0) > 0.0]
+        names = [name for _, name, _ in values["train_data_path_and_name_and_type"]]
+        if helpers and names and "src_text" not in names:
+            text = f"{helpers[0]} above 0 needs data named src_text, the transcript in the source language"
+            yield Conflict(("model_conf", "train_data_path_and_name_and_type"), text)
+        needs_bpe = values["use_preprocessor"] and values["src_token_type"] == "bpe" and values["src_bpemodel"] is None
+        if "src_text" in names and needs_bpe:
+            yield Conflict(("src_token_type", "src_bpemodel"), "bpe needs --src_bpemodel; or use --src_token_type char")
+        if "src_text" in names and values["src_token_list"] is None:
+            yield Conflict(("src_token_list",), "is needed where the data has src_text: a file with one token per line")

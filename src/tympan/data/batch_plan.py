@@ -1,0 +1,247 @@
+"""Batch planning: which utterances share a batch. It depends only on lengths and options, never on ranks or workers.
+
+The batch types and their options have ESPnet2's meaning; `bucket` is ours. A type sorts utterances by the length of
+the first shape (stable, so ties keep the order of the file), cuts the sorted list, and puts the pieces in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from tympan.config.option import option_faults
+from tympan.config.train import BatchOptions, BatchType
+from tympan.data.buckets import plan_buckets
+from tympan.data.shapes import Shapes
+from tympan.data.table import Ints
+from tympan.errors import UserError
+
+BATCH_TYPES: tuple[str, ...] = get_args(BatchType)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Batches as slices of `rows`: batch i is rows[offsets[i]:offsets[i + 1]]."""
+
+    rows: Ints
+    offsets: Ints
+    shapes: tuple[Shapes, ...]
+    padded: Ints | None = None
+    """(batches, shapes): the fixed padded length of each batch and shape; None pads to the longest."""
+    fits_lengths: bool = True
+    """The size of a batch was chosen for the lengths in it."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def sizes(self) -> Ints:
+        return np.diff(self.offsets)
+
+    def batch(self, number: int) -> Ints:
+        return self.rows[self.offsets[number] : self.offsets[number + 1]]
+
+    def pad_to(self, number: int) -> tuple[int, ...] | None:
+        return None if self.padded is None else tuple(int(length) for length in self.padded[number])
+
+    def padded_lengths(self) -> Ints:
+        """(batches, shapes): to what length each batch is padded."""
+        if self.padded is not None:
+            return self.padded
+        columns = [np.maximum.reduceat(shape.lengths[self.rows], self.offsets[:-1]) for shape in self.shapes]
+        return np.stack(columns, axis=1)
+
+    def total_lengths(self) -> Ints:
+        """(batches, shapes): the sum of the lengths in each batch."""
+        columns = [np.add.reduceat(shape.lengths[self.rows], self.offsets[:-1]) for shape in self.shapes]
+        return np.stack(columns, axis=1)
+
+
+def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
+    """Cut the utterances into batches. Rows are positions in the shapes' arrays."""
+    if not shapes or len(shapes[0].lengths) == 0:
+        raise UserError("there are no utterances to make batches of")
+    if any(len(shape.lengths) != len(shapes[0].lengths) for shape in shapes):
+        raise UserError("the shape files have different numbers of utterances")
+    _check(options)
+    shapes = tuple(shapes)
+    kind = options.batch_type
+    lengths = shapes[0].lengths
+    if kind == "bucket":
+        buckets = plan_buckets(shapes, options)
+        return BatchPlan(buckets.rows, buckets.offsets, shapes, buckets.padded)
+    if kind == "unsorted":
+        order = np.arange(len(lengths), dtype=np.int64)
+        return BatchPlan(order, _cut_evenly(len(order), options), shapes, fits_lengths=False)
+    if kind == "sorted":
+        descending = options.sort_in_batch == "descending"
+        order = np.argsort(-lengths if descending else lengths, kind="stable")
+        offsets = _cut_evenly(len(order), options)
+        reverse = options.sort_in_batch != options.sort_batch
+        arranged = _in_order(order, offsets, reverse_batches=reverse, reverse_within=False)
+        return BatchPlan(*arranged, shapes, fits_lengths=False)
+    order = np.argsort(lengths, kind="stable")
+    cut = _folded_sizes if kind == "folded" else _bin_sizes
+    sizes = _spread_small_last(cut([shape.lengths[order] for shape in shapes], shapes, options, kind), options)
+    offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    arranged = _in_order(
+        order[: offsets[-1]],
+        offsets,
+        reverse_batches=options.sort_batch == "descending",
+        reverse_within=options.sort_in_batch == "descending",
+    )
+    return BatchPlan(*arranged, shapes)
+
+
+def _check(options: BatchOptions) -> None:
+    """UserError for options that no parser has checked."""
+    mistakes = option_faults(options, BatchOptions)
+    if options.max_batch_size is not None and options.max_batch_size < options.min_batch_size:
+        mistakes.append(f"max_batch_size {options.max_batch_size} is less than min_batch_size {options.min_batch_size}")
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _cut_evenly(count: int, options: BatchOptions) -> Ints:
+    """Batches of `batch_size`; the rest is dropped, or (as ESPnet2 does) spread so that sizes differ by one."""
+    number = max(count // options.batch_size, 1)
+    if options.drop_last_iter:
+        return np.minimum(np.arange(number + 1, dtype=np.int64) * options.batch_size, count)
+    return np.arange(number + 1, dtype=np.int64) * count // number
+
+
+def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions, _kind: str) -> list[int]:
+    """batch_size / (1 + max over shapes of length // fold_length), judged by the shortest utterance of the batch."""
+    if len(options.fold_length) != len(shapes):
+        raise UserError(
+            f"batch_type folded needs one fold_length for each shape file: "
+            f"{len(options.fold_length)} given for {', '.join(shape.name for shape in shapes)} "
+            "(80000 samples and 150 tokens are usual; batch_type numel needs none)"
+        )
+    factor = np.max([column // fold for column, fold in zip(columns, options.fold_length, strict=True)], axis=0)
+    size_at = np.maximum(options.batch_size // (1 + factor), options.min_batch_size)
+    if options.max_batch_size is not None:
+        size_at = np.minimum(size_at, options.max_batch_size)
+    sizes: list[int] = []
+    start, count, wanted = 0, len(size_at), size_at.tolist()
+    while start < count:
+        size = wanted[start]
+        if options.drop_last_iter and start + size > count and sizes:
+            break
+        sizes.append(min(size, count - start))
+        start += size
+    return sizes
+
+
+def _bin_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions, kind: str) -> list[int]:
+    """A batch is closed by the utterance that takes its padded size over batch_bins (it stays in, as with ESPnet2)."""
+    weights = [shape.dim if kind == "numel" else 1 for shape in shapes]
+    costs = [column * weight for column, weight in zip(columns, weights, strict=True)]
+    count = len(costs[0])
+    sizes: list[int] = []
+    start, window = 0, 64
+    while start < count:
+        size = _first_over(costs, start, options, window=window)
+        if start + size > count:
+            if not options.drop_last_iter or not sizes:
+                sizes.append(count - start)
+            break
+        sizes.append(size)
+        start += size
+        window = size + 16
+    return sizes
+
+
+def _first_over(costs: list[Ints], start: int, options: BatchOptions, *, window: int) -> int:
+    """The smallest size from `start` whose padded cost exceeds the limit; beyond the end if none does."""
+    smallest = options.min_batch_size
+    largest = options.max_batch_size or np.iinfo(np.int64).max
+    while True:
+        parts = [np.maximum.accumulate(cost[start : start + window]) for cost in costs]
+        longest = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
+        padded = longest * np.arange(1, len(longest) + 1)
+        # Padded cost grows with the size, so the first place over the limit is a binary search.
+        size = max(int(np.searchsorted(padded, options.batch_bins, side="right")) + 1, smallest)
+        if size <= len(longest) or size >= largest:
+            return min(size, largest)
+        if start + window >= len(costs[0]):
+            return min(max(size, len(longest) + 1), largest)
+        window *= 4
+
+
+def _spread_small_last(sizes: list[int], options: BatchOptions) -> list[int]:
+    """A last batch below min_batch_size is given, one by one, to the batches before it."""
+    if len(sizes) > 1 and sizes[-1] < options.min_batch_size:
+        left = sizes.pop()
+        for place in range(left):
+            sizes[-1 - place % len(sizes)] += 1
+    return sizes
+
+
+def _in_order(order: Ints, offsets: Ints, *, reverse_batches: bool, reverse_within: bool) -> tuple[Ints, Ints]:
+    """The same batches, in reverse and with their utterances in reverse where asked."""
+    if reverse_batches != reverse_within:
+        # The reversal of the whole list below turns each batch around too.
+        order = _reverse_each(order, offsets)
+    if reverse_batches:
+        return order[::-1].copy(), (offsets[-1] - offsets[::-1]).copy()
+    return order, offsets
+
+
+def _reverse_each(order: Ints, offsets: Ints) -> Ints:
+    sizes = np.diff(offsets)
+    batch = np.repeat(np.arange(len(sizes)), sizes)
+    place = offsets[batch] + offsets[batch + 1] - 1 - np.arange(offsets[-1])
+    reversed_each: Ints = order[place]
+    return reversed_each
+
+
+def describe_plan(plan: BatchPlan, *, rate: float | None = None) -> str:
+    """A few lines of text. `rate` is how many steps of the first shape make a second."""
+    sizes = plan.sizes
+    totals, padded = plan.total_lengths(), plan.padded_lengths() * sizes[:, None]
+    lines = [
+        f"{len(plan):,} batches of {sizes.sum():,} utterances",
+        f"utterances a batch: {_spread(sizes)}",
+    ]
+    dropped = len(plan.shapes[0].lengths) - int(sizes.sum())
+    if dropped:
+        lines.append(f"left out by drop_last_iter: {dropped:,} utterances")
+    for column, shape in enumerate(plan.shapes):
+        length, total = totals[:, column], padded[:, column]
+        if not length.any():
+            continue  # made without lengths
+        share = 1 - length.sum() / max(total.sum(), 1)
+        lines.append(
+            f"{shape.name}: {_spread(length)} a batch, padding {share:.1%} (worst batch {_worst(length, total):.1%})"
+        )
+        if column == 0 and rate:
+            lines.append(f"audio: {length.sum() / rate / 3600:.2f} h, {_spread(length / rate, ' s')} a batch")
+    if plan.padded is not None:
+        lines.append(f"fixed shapes: {len(np.unique(np.column_stack([sizes, plan.padded]), axis=0))}")
+    return "\n".join(lines)
+
+
+def list_batches(plan: BatchPlan, number: int, *, rate: float | None = None) -> str:
+    """The first batches in the order of the plan (training shuffles them anew in each epoch)."""
+    totals, padded = plan.total_lengths()[:number], plan.padded_lengths()[:number]
+    lines = ["batch  utterances  " + "  ".join(f"{shape.name} padded to (padding)" for shape in plan.shapes)]
+    for place, (size, total, longest) in enumerate(zip(plan.sizes, totals, padded, strict=False)):
+        shares = 1 - total / np.maximum(longest * size, 1)
+        columns = [f"{length:,} ({share:.1%})" for length, share in zip(longest, shares, strict=True)]
+        seconds = f"  {total[0] / rate:,.1f} s" if rate else ""
+        lines.append(f"{place:>5}  {size:>10,}  " + "  ".join(columns) + seconds)
+    return "\n".join(lines)
+
+
+def _spread(values: np.ndarray, unit: str = "") -> str:
+    if np.issubdtype(values.dtype, np.integer):
+        return f"{values.min():,} to {values.max():,}{unit}, {values.mean():,.1f}{unit} on average"
+    return f"{values.min():,.1f} to {values.max():,.1f}{unit}, {values.mean():,.1f}{unit} on average"
+
+
+def _worst(length: np.ndarray, total: np.ndarray) -> float:
+    return float((1 - length / np.maximum(total, 1)).max())

@@ -1,0 +1,41 @@
+"""What a model may offer to training beside its loss, looked for with `isinstance`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from tympan.models.parts import Recomputes
+
+__all__ = ["CollectsFeatures", "PlotsAttention", "Recomputes", "TrainsCtc"]
+
+
+@runtime_checkable
+class CollectsFeatures(Protocol):
+    """A model with features whose statistics `--collect_stats` gathers."""
+
+    def collect_feats(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
+        """From the tensors of a batch to NAME (batch, time, size) with NAME_lengths (batch,)."""
+        ...
+
+
+@runtime_checkable
+class PlotsAttention(Protocol):
+    """A model with attention layers to plot."""
+
+    def attention_weights(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
+        """From the tensors of a batch, by layer name: (batch, [heads,] queries, keys)."""
+        ...
+
+
+@runtime_checkable
+class TrainsCtc(Protocol):
+    """A model that may have a CTC loss, which needs as many encoder frames as tokens."""
+
+    @property
+    def has_ctc(self) -> bool: ...
+
+    def output_lengths(self, lengths: Tensor, /) -> Tensor:
+        """Encoder frames for so many samples or feature frames."""
+        ...

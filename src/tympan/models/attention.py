@@ -1,0 +1,95 @@
+"""What models with attention decoders share: the decoder's loss, and the attention weights to plot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tympan.models.encoder.output import EncoderOutput
+from tympan.models.label_smoothing import smoothed_loss
+from tympan.models.loss import Stat, count_of
+from tympan.models.parts import Decoder, KeepsAttention
+from tympan.nn.masks import length_mask
+
+
+@dataclass(frozen=True)
+class Text:
+    """Token ids (batch, length), -1 beyond the lengths (batch,)."""
+
+    ids: Tensor
+    lengths: Tensor
+
+    @classmethod
+    def cut(cls, ids: Tensor, lengths: Tensor) -> Text:
+        """From ids that may be anything beyond the lengths."""
+        return cls(ids.masked_fill(~length_mask(lengths, ids.size(1)), -1), lengths)
+
+    def after(self, token: int | None) -> Text:
+        """Begins with `token`, such as that of a language, where there is one."""
+        if token is None:
+            return self
+        return Text(nn.functional.pad(self.ids, (1, 0), value=token), self.lengths + 1)
+
+
+@dataclass(frozen=True)
+class Attended:
+    """The loss of a decoder, and its best tokens (batch, length + 1)."""
+
+    total: Tensor
+    count: Tensor
+    accuracy: Stat
+    best: Tensor
+
+
+def attention_loss(
+    decoder: Decoder,
+    encoded: EncoderOutput,
+    text: Text,
+    *,
+    sos: int,
+    eos: int,
+    smoothing: float,
+    is_length_normalized: bool,
+) -> Attended:
+    """Cross entropy with label smoothing of every token and the end, counted in utterances or in tokens."""
+    ys_in, ys_out, ys_lengths = add_sos_eos(text, sos=sos, eos=eos)
+    logits = decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
+    mask = length_mask(ys_lengths, ys_in.size(1))
+    tokens = mask.sum().float()
+    best = logits.detach().argmax(-1)
+    return Attended(
+        total=smoothed_loss(logits, ys_out, mask, smoothing=smoothing),
+        count=tokens if is_length_normalized else count_of(text.ids.size(0), logits),
+        accuracy=Stat(((best == ys_out) & mask).sum().float(), tokens),
+        best=best,
+    )
+
+
+def add_sos_eos(text: Text, *, sos: int, eos: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Decoder input (sos first), target (eos last), and their lengths. Inputs beyond them are eos, targets -1."""
+    ids, lengths = text.ids, text.lengths
+    first = torch.full((ids.size(0), 1), sos, dtype=ids.dtype, device=ids.device)
+    ys_in = torch.cat([first, ids.masked_fill(~length_mask(lengths, ids.size(1)), eos)], dim=1)
+    ys_out = nn.functional.pad(ids, (0, 1), value=-1).scatter(1, lengths.unsqueeze(1), eos)
+    return ys_in, ys_out, lengths + 1
+
+
+@contextmanager
+def attention_kept(model: nn.Module) -> Iterator[Callable[[], dict[str, Tensor]]]:
+    """In evaluation mode, with every attention layer keeping its weights; what is yielded gives them by layer name."""
+    keepers = {name: module for name, module in model.named_modules() if isinstance(module, KeepsAttention)}
+    was_training = model.training
+    model.eval()
+    for module in keepers.values():
+        module.keep_weights = True
+    try:
+        yield lambda: {name: module.weights for name, module in keepers.items() if module.weights is not None}
+    finally:
+        for module in keepers.values():
+            module.keep_weights = False
+            module.weights = None
+        model.train(was_training)

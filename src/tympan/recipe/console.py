@@ -1,0 +1,87 @@
+"""What the user sees on the console: the output of commands, and times and sizes in readable units."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from tympan.errors import UserError
+from tympan.runtime.stop import EXIT_REQUEUE
+
+_PR_SET_PDEATHSIG = 1
+
+
+def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
+    """Run `tympan NAME ARGUMENTS` in a process of its own; its output and its errors go straight to the console.
+
+    SIGTERM is passed on, so that training can save itself, and a command does not outlive a recipe that was killed.
+    """
+    shown = f"tympan {name} {shlex.join(arguments)}"
+    print(f"    $ {shown}", flush=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"tympan.bin.{name}", *arguments],
+        env={**os.environ, **(environment or {})},
+        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+    )
+    before = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(signal.SIGTERM))
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.wait()  # the terminal sent it the signal too
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if code == EXIT_REQUEUE:
+        print(f"tympan: {name} was asked to stop and saved itself; the same command continues.", file=sys.stderr)
+        raise SystemExit(EXIT_REQUEUE)  # a scheduler requeues on it
+    if code:
+        raise UserError(_what_happened(name, shown, code))
+
+
+def say(line: str) -> None:
+    """Print a line at once, also into a pipe."""
+    print(line, flush=True)
+
+
+def in_words(seconds: float) -> str:
+    """`4.2 s`, `3 min 20 s`, `5 h 12 min`, `9 d 4 h`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def in_bytes(count: float) -> str:
+    """`812 B`, `40 kB`, `3 MB`, `15.6 GB`."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+def _what_happened(name: str, shown: str, code: int) -> str:
+    again = "Run the same recipe command again: it continues from there."
+    if code == -signal.SIGKILL:
+        return (
+            f"{name} was killed (signal 9), usually because the system ran out of memory. Use a smaller batch "
+            "(--asr_args '--batch_size ...' or '--batch_bins ...'), fewer processes (--nj), or free memory. "
+            f"{again}"
+        )
+    if code < 0:
+        return f"{name} was ended by {signal.Signals(-code).name}. {again}"
+    if code == 2:
+        return f"{name} could not continue; its message is above. The command was: {shown}"
+    return f"{name} ended with code {code}; its output is above. {again}"
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

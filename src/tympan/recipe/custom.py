@@ -1,0 +1,158 @@
+"""Your own data directories as a corpus, and `tympan recipe new`, which makes a recipe directory for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from tympan.config import argument, option, parse_args
+from tympan.data.kaldi_dir import DataDir
+from tympan.errors import UserError
+from tympan.recipe.corpus import LABELS, Corpus, data_files
+from tympan.recipe.options import RecipeOptions
+from tympan.runtime.atomic import atomic_write
+
+CONF = Path(__file__).parent / "conf"
+
+RUN_SH = """#!/usr/bin/env bash
+# Your data from audio to error rate. `./run.sh --help` lists the options, `./run.sh --check` looks before it works.
+cd "$(dirname "$0")" || exit 1
+exec "$(command -v tympan || echo {tympan})" recipe custom --config conf/recipe.yaml "$@"
+"""
+
+RECIPE_YAML = """# What run.sh passes to `tympan recipe custom`; options on its command line come after and win.
+train_dir: {train_dir}
+dev_dir: {dev_dir}
+test_dir: {test_dir}
+token_type: {token_type}
+nbpe: {nbpe}
+ngpu: {ngpu}
+"""
+
+PHONES_YAML = """lexicon: conf/lexicon.txt
+feats_type: raw
+lm_config: ""
+"""
+
+
+def own_corpus(options: RecipeOptions) -> Corpus:
+    """The corpus of --train_dir, --dev_dir and --test_dir."""
+    given = {"train": options.train_dir, "dev": options.dev_dir}
+    missing = [f"--{name}_dir" for name, place in given.items() if not place]
+    if missing:
+        wanted = " and ".join(missing)
+        raise UserError(f"corpus 'custom' needs {wanted}: a Kaldi-style data directory with wav.scp, text and utt2spk.")
+    for place in options.test_dir:
+        name = Path(place).name
+        name = f"{name}_test" if name in ("train", "dev") else name
+        if name in given:
+            raise UserError(f"--test_dir {given[name]} and {place}: their results would have the same name, '{name}'.")
+        given[name] = place
+    places = {name: Path(place) for name, place in given.items()}
+    return Corpus(
+        name="custom",
+        tests=tuple(name for name in places if name not in ("train", "dev")),
+        segmented=frozenset(name for name, place in places.items() if (place / "segments").exists()),
+        sources=lambda data: [file for place in places.values() for file in data_files(place)],
+        prepare=lambda data: {name: _read_with_text(place) for name, place in places.items()},
+        check=partial(_require_directories, options),
+    )
+
+
+def _require_directories(options: RecipeOptions) -> None:
+    """The data directories exist and have the files that a recipe needs."""
+    mistakes = []
+    for name, places in (("train", [options.train_dir]), ("dev", [options.dev_dir]), ("test", options.test_dir)):
+        for place in places:
+            lacking = [file for file in ("wav.scp", *LABELS) if not Path(place, file).is_file()]
+            if not Path(place).is_dir():
+                mistakes.append(f"--{name}_dir: there is no directory {place}")
+            elif lacking:
+                mistakes.append(
+                    f"--{name}_dir: {place} has no {', '.join(lacking)}; docs/data.md describes these files"
+                )
+    if mistakes:
+        raise UserError("\n".join(mistakes))
+
+
+def _read_with_text(place: Path) -> DataDir:
+    directory = DataDir.read(place)
+    without = [utterance for utterance in directory.utterances if not directory.text.get(utterance)]
+    if without:
+        raise UserError(
+            f"{place / 'text'}: {len(without)} utterances have no text, the first is '{without[0]}'. "
+            f"`tympan validate_data {place}` lists every fault, `tympan fix_data {place}` leaves such utterances out."
+        )
+    return directory
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """The options of `tympan recipe new`."""
+
+    name: Path = argument(help="directory to make, such as egs/mine/asr1")
+    train_dir: Path = option(help="Kaldi-style data directory to train on")
+    dev_dir: Path = option(help="data directory to choose by")
+    test_dir: list[Path] = option([], help="data directories to decode besides; may be repeated")
+    token_type: Literal["char", "bpe", "word"] | None = option(None, help="kind of tokens; null: char, or the phones of --lexicon")  # fmt: skip  # noqa: E501
+    lexicon: Path | None = option(None, help="how words are said, WORD P1 P2 ... a line: tokens are its phones then")
+    nbpe: int = option(100, help="tokens to make with token_type bpe")
+    ngpu: int = option(0, help="accelerators to train with; 0 is the CPU")
+
+
+def main(argv: Sequence[str]) -> int:
+    """`tympan recipe new`."""
+    description = "`tympan recipe new`: a recipe directory for one's own data, without writing shell."
+    options = parse_args(NewOptions, argv, prog="tympan recipe new", description=description)
+    new_recipe(options)
+    print(f"{options.name}/run.sh is ready; conf/ holds what you may change. Begin with: {options.name}/run.sh --check")
+    return 0
+
+
+def new_recipe(options: NewOptions) -> None:
+    """Write run.sh and conf/. An existing recipe is not touched."""
+    if (options.name / "run.sh").exists():
+        raise UserError(f"{options.name} is a recipe already. Choose another name, or change its conf/recipe.yaml.")
+    for directory in (options.train_dir, options.dev_dir, *options.test_dir):
+        if not DataDir.read(directory).text:
+            raise UserError(f"{directory}: it has no text; a recipe needs transcripts for every set.")
+    values: dict[str, object] = {
+        "train_dir": options.train_dir.resolve(),
+        "dev_dir": options.dev_dir.resolve(),
+        "test_dir": [str(place.resolve()) for place in options.test_dir],
+        "token_type": options.token_type or "char",
+        "nbpe": options.nbpe,
+        "ngpu": options.ngpu,
+    }
+    if options.lexicon is None:
+        _write_conf(options.name, RECIPE_YAML.format(**values), settings="new")
+    else:
+        _write_lexicon(options, options.lexicon)
+        values["token_type"] = "phn"
+        _write_conf(options.name, RECIPE_YAML.format(**values) + PHONES_YAML, settings="new_phones")
+    _write(options.name / "run.sh", RUN_SH.format(tympan=Path(sys.executable).with_name("tympan")))
+    (options.name / "run.sh").chmod(0o755)
+
+
+def _write_lexicon(options: NewOptions, lexicon: Path) -> None:
+    from tympan.text.lexicon import read_lexicon
+
+    if options.token_type is not None:
+        raise UserError("--lexicon makes phones the tokens: leave out --token_type")
+    read_lexicon(lexicon)
+    _write(options.name / "conf" / "lexicon.txt", lexicon.read_text(encoding="utf-8"))
+
+
+def _write_conf(target: Path, recipe_yaml: str, *, settings: str) -> None:
+    _write(target / "conf" / "recipe.yaml", recipe_yaml)
+    for source in [*CONF.glob(f"{settings}/*.yaml"), *CONF.glob("*.conf"), CONF / "specaug.yaml"]:
+        _write(target / "conf" / source.name, source.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, content: str) -> None:
+    with atomic_write(path) as stream:
+        stream.write(content)

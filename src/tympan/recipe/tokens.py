@@ -1,0 +1,265 @@
+"""Kinds of tokens: their files, what the commands need to know about them, and stage 2's dictionary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal, Protocol
+
+from tympan.data.kaldi_dir import read_table
+from tympan.errors import UserError
+from tympan.recipe.corpus import DATA, Corpus
+from tympan.recipe.options import RecipeOptions
+from tympan.recipe.stage import Step
+from tympan.runtime.atomic import atomic_write
+from tympan.text.lexicon import read_lexicon
+from tympan.text.sentencepiece import piece_tokens, train_sentencepiece
+from tympan.text.tokenizer import Tokenizer, build_tokenizer
+from tympan.text.vocabulary import UNK, Vocabulary, vocabulary_from_counts, write_token_list, write_units
+
+TYPICAL_SIZE = 1000
+PHONES = 100
+"""Number of tokens for the estimate, where nothing better is known."""
+
+
+class Tokens(Protocol):
+    """What the stages ask a kind of tokens. The bodies here are right for tokens that are counted in the text."""
+
+    @property
+    def kind(self) -> str:
+        """The value of --token_type."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """A name that differs where the tokens of one text differ."""
+        return self.kind
+
+    @property
+    def directory(self) -> Path:
+        return DATA / f"lang_{self.name}"
+
+    @property
+    def token_list(self) -> Path:
+        return self.directory / "tokens.txt"
+
+    @property
+    def needs(self) -> list[Path]:
+        """Files besides the text that decide what the tokens of a text are."""
+        return []
+
+    @property
+    def makes(self) -> list[Path]:
+        """Files besides the token list that the dictionary step makes."""
+        return []
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What decides the dictionary besides text and `needs`."""
+        return {"token_type": self.kind, "nbpe": None}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `tokenizer` works now."""
+        return True
+
+    def tokenizer(self) -> Tokenizer:
+        return build_tokenizer(self.kind)
+
+    def find(self, sentences: Sequence[str], text: Path) -> list[str]:
+        """The token list of the sentences, which stand in `text`."""
+        tokenizer = self.tokenizer()
+        return _counted(Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence)), text)
+
+    def report(self, sentences: Sequence[str]) -> None:
+        """Print what of the sentences is not covered."""
+        return
+
+    def training_arguments(self) -> list[str]:
+        """Options for asr_train and lm_train."""
+        return ["--token_type", self.kind, "--token_list", str(self.token_list)]
+
+    def decoding_arguments(self) -> list[str]:
+        """Options for asr_inference and pack."""
+        return []
+
+    @property
+    def ngram_settings(self) -> Mapping[str, object]:
+        """What decides the text of the n-gram besides the tokens."""
+        return {}
+
+    def ngram_units(self) -> Callable[[str], Sequence[str]]:
+        """The function that splits a sentence into the units of the n-gram."""
+        return self.tokenizer().text2tokens
+
+    def expected_size(self, corpus: Corpus) -> int:
+        """Number of tokens before the dictionary is made."""
+        return corpus.vocab_sizes.get(self.kind, TYPICAL_SIZE)
+
+    def check_search(self, search: str, decode_config: str) -> None:
+        """UserError for a search that cannot turn these tokens into text."""
+        return
+
+
+@dataclass(frozen=True)
+class Characters(Tokens):
+    """Characters, with ESPnet1's name of their directory."""
+
+    kind = "char"
+
+    @property
+    def directory(self) -> Path:
+        return DATA / "lang_1char"
+
+
+@dataclass(frozen=True)
+class Words(Tokens):
+    """Words between spaces."""
+
+    kind = "word"
+
+
+@dataclass(frozen=True)
+class SentencePieces(Tokens):
+    """A chosen number of subwords, from a model that is trained on the text."""
+
+    size: int
+    kind = "bpe"
+
+    @property
+    def name(self) -> str:
+        return f"bpe{self.size}"
+
+    @property
+    def model(self) -> Path:
+        return self.directory / "bpe.model"
+
+    @property
+    def makes(self) -> list[Path]:
+        return [self.model]
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        return {"token_type": self.kind, "nbpe": self.size}
+
+    @property
+    def is_ready(self) -> bool:
+        return self.token_list.is_file()
+
+    def tokenizer(self) -> Tokenizer:
+        return build_tokenizer(self.kind, bpemodel=self.model)
+
+    def find(self, sentences: Sequence[str], text: Path) -> list[str]:
+        plain = self.directory / "train.txt"
+        with atomic_write(plain) as stream:
+            stream.writelines(f"{sentence}\n" for sentence in sentences)
+        return piece_tokens(train_sentencepiece([plain], self.directory / "bpe", vocab_size=self.size))
+
+    def training_arguments(self) -> list[str]:
+        return [*super().training_arguments(), "--bpemodel", str(self.model)]
+
+    def decoding_arguments(self) -> list[str]:
+        return ["--bpemodel", str(self.model)]
+
+    def expected_size(self, corpus: Corpus) -> int:
+        return self.size
+
+
+@dataclass(frozen=True)
+class Phones(Tokens):
+    """The phones of a pronunciation lexicon; decoding searches for its words."""
+
+    lexicon: str
+    """As it is typed: the training configuration has this text."""
+    kind = "phn"
+
+    @property
+    def needs(self) -> list[Path]:
+        return [Path(self.lexicon)]
+
+    def tokenizer(self) -> Tokenizer:
+        if not Path(self.lexicon).is_file():
+            raise UserError(
+                f"--lexicon: there is no file {self.lexicon}, and tokens of type phn are the phones of a lexicon."
+            )
+        return build_tokenizer(self.kind, g2p_type=self.lexicon)
+
+    def find(self, sentences: Sequence[str], text: Path) -> list[str]:
+        tokenizer = self.tokenizer()
+        counts = Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence))
+        if counts.keys() == {UNK}:
+            raise UserError(
+                f"{self.lexicon} has none of the words of {text} (such as '{sentences[0].split()[0]}'): "
+                "is it of another language, or written in other case?"
+            )
+        return _counted(counts, text)
+
+    def report(self, sentences: Sequence[str]) -> None:
+        lexicon = read_lexicon(self.lexicon)
+        missing = Counter(word for line in sentences for word, phones in lexicon.text2words(line) if phones == (UNK,))
+        if missing:
+            shown = ", ".join(word for word, _ in missing.most_common(10))
+            print(f"    {self.lexicon}: {len(missing)} are not in it, so <unk> {missing.total()} times: {shown}")
+
+    def training_arguments(self) -> list[str]:
+        return [*super().training_arguments(), "--g2p", self.lexicon]
+
+    @property
+    def ngram_settings(self) -> Mapping[str, object]:
+        return {"unit": "word"}
+
+    def ngram_units(self) -> Callable[[str], Sequence[str]]:
+        return read_lexicon(self.lexicon).text2units
+
+    def expected_size(self, corpus: Corpus) -> int:
+        return corpus.vocab_sizes.get(self.kind, PHONES)
+
+    def check_search(self, search: str, decode_config: str) -> None:
+        if search != "lexicon":
+            raise UserError(
+                f"--decode_config {decode_config}: with token_type phn the words are found by 'search: lexicon', "
+                f"not by {search}."
+            )
+
+
+def find_tokens(options: RecipeOptions) -> Tokens:
+    """The tokens that --token_type names."""
+    kinds: dict[Literal["char", "bpe", "word", "phn"], Tokens] = {
+        "char": Characters(),
+        "bpe": SentencePieces(options.nbpe),
+        "word": Words(),
+        "phn": Phones(options.lexicon),
+    }
+    return kinds[options.token_type]
+
+
+def dictionary_step(tokens: Tokens, train_set: str) -> Step:
+    """The token list of the training set, in ESPnet2's file and in ESPnet1's."""
+    text = DATA / train_set / "text"
+    units = tokens.directory / f"{train_set}_units.txt"
+    return Step(
+        "dictionary",
+        partial(_write_dictionary, tokens, text, units),
+        [text, *tokens.needs],
+        [units, tokens.token_list, *tokens.makes],
+        tokens.settings,
+    )
+
+
+def _write_dictionary(tokens: Tokens, text: Path, units: Path) -> None:
+    sentences = list(read_table(text).values())
+    found = tokens.find(sentences, text)
+    write_token_list(found, tokens.token_list)
+    write_units(Vocabulary(found), units)
+    print(f"    {tokens.token_list}: {len(found)} tokens")
+    tokens.report(sentences)
+
+
+def _counted(counts: Mapping[str, int], text: Path) -> list[str]:
+    known = {token: count for token, count in counts.items() if token != UNK}
+    if not known:
+        raise UserError(f"{text}: it holds no text, so there is no dictionary to make.")
+    return vocabulary_from_counts(known, order="sorted")

@@ -1,0 +1,66 @@
+"""Speech recognition: speech and its transcript to a model that transcribes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from tympan.config.asr import AsrTrainConfig
+from tympan.tasks.speech import (
+    speech_files,
+    speech_preprocess,
+    speech_rate,
+    too_short_for_ctc,
+    without_normalization,
+)
+from tympan.tasks.text import complete_text, empty_texts, tokens_of
+from tympan.training.task import Finding, Task, Tokens
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tympan.data.batch import Batches
+    from tympan.data.dataset import Preprocess
+
+
+class AsrTask(Task[AsrTrainConfig]):
+    """Train a speech recognizer (ESPnet2's asr_train)."""
+
+    name: ClassVar[str] = "asr"
+    config_class = AsrTrainConfig
+    required_data: ClassVar[tuple[str, ...]] = ("speech", "text")
+
+    def build_model(self, config: AsrTrainConfig) -> nn.Module:
+        from tympan.models.build import build_asr_model
+
+        return build_asr_model(config)
+
+    def complete(self, config: AsrTrainConfig) -> AsrTrainConfig:
+        return replace(config, token_list=complete_text(config.text))
+
+    def preprocess(self, config: AsrTrainConfig, *, sample_rate: int | None, is_augmented: bool) -> Preprocess | None:
+        if not config.use_preprocessor:
+            return None
+        from tympan.text.codec import build_codec
+
+        name = config.preprocessor_conf.get("text_name", "text")
+        return speech_preprocess(
+            config, texts={name: build_codec(config.text)}, rate=sample_rate, is_augmented=is_augmented
+        )
+
+    def sample_rate(self, config: AsrTrainConfig) -> int | None:
+        return speech_rate(config)
+
+    def tokens(self, config: AsrTrainConfig) -> dict[str, Tokens]:
+        return {"text": tokens_of(config.text)}
+
+    def for_statistics(self, config: AsrTrainConfig) -> AsrTrainConfig:
+        return without_normalization(config)
+
+    def files(self, config: AsrTrainConfig) -> list[str | None]:
+        return [config.bpemodel, *speech_files(config)]
+
+    def findings(self, config: AsrTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
+        yield from empty_texts(batches, "text")
+        yield from too_short_for_ctc(model, batches, config.speed_perturb)

@@ -1,0 +1,123 @@
+"""What tasks that hear share: speech recognition and speech translation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tympan.config.model import SpeechTrainConfig
+from tympan.errors import UserError
+from tympan.training.task import Finding
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import nn
+
+    from tympan.data.augment import WaveformAugmentation
+    from tympan.data.batch import Batches
+    from tympan.data.preprocess import Preprocessor
+
+
+Config = TypeVar("Config", bound=SpeechTrainConfig)
+
+
+def speech_preprocess(
+    config: SpeechTrainConfig, *, texts: Mapping[str, Callable[[str], np.ndarray]], rate: int | None, is_augmented: bool
+) -> Preprocessor:
+    """Augmentation and levels of speech as the options say, and the tokens of `texts` by data name."""
+    from tympan.data.preprocess import Preprocessor, SpeechPreprocessor
+
+    conf = config.preprocessor_conf
+    _refuse_waveform_options(config, conf)
+    speech = SpeechPreprocessor(
+        augmentation=_augmentation(config, conf, rate) if is_augmented else None,
+        volume_normalize=config.speech_volume_normalize,
+        force_single_channel=conf.get("force_single_channel", False),
+        min_sample_size=conf.get("min_sample_size", -1),
+        audio_pad_value=conf.get("audio_pad_value", 0.0),
+    )
+    return Preprocessor(texts=texts, speech=speech, speech_name=conf.get("speech_name", "speech"))
+
+
+def speech_rate(config: SpeechTrainConfig) -> int | None:
+    """Samples per second that the options ask for. ESPnet2 also writes `16k`."""
+    text = str(config.preprocessor_conf.get("fs") or config.frontend_conf.get("fs") or "").lower()
+    return None if not text else int(float(text[:-1]) * 1000) if text.endswith("k") else int(float(text))
+
+
+def speech_files(config: SpeechTrainConfig) -> list[str | None]:
+    """Files beside the data that decide the result."""
+    return [config.rir_scp, config.noise_scp, config.normalize_conf.get("stats_file")]
+
+
+def without_normalization(config: Config) -> Config:
+    """For collecting the statistics that the normalization is made from."""
+    return replace(config, normalize=None, normalize_conf={})
+
+
+def too_short_for_ctc(model: nn.Module, batches: Batches, speeds: Sequence[float]) -> Iterator[Finding]:
+    """Utterances whose tokens, and a blank between equal neighbours, outnumber their encoder frames.
+
+    Texts are read only where the lengths leave doubt. Where the lengths are not known, nothing is found.
+    """
+    import numpy as np
+    import torch
+
+    from tympan.models.abilities import TrainsCtc
+
+    lengths = batches.lengths()
+    if not isinstance(model, TrainsCtc) or not model.has_ctc or "speech" not in lengths or "text" not in lengths:
+        return
+    stretch = min(1.0, 1.0 / max(speeds or [1.0]))
+    frames = model.output_lengths(torch.from_numpy((lengths["speech"] * stretch).astype(np.int64))).numpy()
+    found = []
+    # n tokens need at most 2n - 1 frames (all the same), so the others are safe
+    for row in np.flatnonzero(frames < 2 * lengths["text"] - 1).tolist():
+        utterance = batches.utterance(row)
+        text = utterance.arrays["text"]
+        needed = len(text) + int((text[1:] == text[:-1]).sum())
+        if frames[row] < needed:
+            found.append(f"{utterance.id}: {int(frames[row])} encoder frames for a transcript that needs {needed}")
+    yield Finding("utterances are too short for CTC and teach it nothing", found)
+
+
+def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None) -> WaveformAugmentation | None:
+    from tympan.data.augment import WaveformAugmentation
+
+    effects = conf.get("data_aug_effects")
+    if not any((config.speed_perturb, config.volume_perturb, config.rir_scp, config.noise_scp, effects)):
+        return None
+    return WaveformAugmentation(
+        seed=config.seed,
+        rate=rate,
+        speed_perturb=config.speed_perturb,
+        volume_perturb=config.volume_perturb,
+        rir_scp=config.rir_scp,
+        rir_apply_prob=config.rir_apply_prob,
+        noise_scp=config.noise_scp,
+        noise_apply_prob=config.noise_apply_prob,
+        noise_db_range=config.noise_db_range,
+        data_aug_effects=effects,
+        data_aug_num=tuple(conf.get("data_aug_num", (1, 1))),
+        data_aug_prob=conf.get("data_aug_prob", 0.0),
+        force_single_channel=conf.get("force_single_channel", False),
+    )
+
+
+def _refuse_waveform_options(config: SpeechTrainConfig, conf: Mapping[str, Any]) -> None:
+    """Stored features would be taken for samples of many channels, and be spoilt without a word."""
+    if config.input_size is None:
+        return
+    options = {
+        "speed_perturb": config.speed_perturb,
+        "volume_perturb": config.volume_perturb,
+        "rir_scp": config.rir_scp,
+        "noise_scp": config.noise_scp,
+        "speech_volume_normalize": config.speech_volume_normalize,
+        "preprocessor_conf data_aug_effects": conf.get("data_aug_effects"),
+        "preprocessor_conf force_single_channel": conf.get("force_single_channel"),
+    }
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise UserError(f"{', '.join(given)}: works on recordings, but input_size says that features are given")

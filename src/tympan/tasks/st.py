@@ -1,0 +1,63 @@
+"""Speech translation: speech and its translation to a model that translates. The source transcript is optional."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar
+
+from tympan.config.st import StTrainConfig
+from tympan.tasks.speech import speech_files, speech_preprocess, speech_rate, without_normalization
+from tympan.tasks.text import complete_text, empty_texts, tokens_of
+from tympan.training.task import Finding, Task, Tokens
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tympan.data.batch import Batches
+    from tympan.data.dataset import Preprocess
+
+
+class StTask(Task[StTrainConfig]):
+    """Train a speech translation model (ESPnet2's st_train)."""
+
+    name: ClassVar[str] = "st"
+    config_class = StTrainConfig
+    required_data: ClassVar[tuple[str, ...]] = ("speech", "text")
+    optional_data: ClassVar[tuple[str, ...]] = ("src_text",)
+
+    def build_model(self, config: StTrainConfig) -> nn.Module:
+        from tympan.models.st import build_st_model
+
+        return build_st_model(config)
+
+    def complete(self, config: StTrainConfig) -> StTrainConfig:
+        source = None if config.src_token_list is None else complete_text(config.src_text)
+        return replace(config, token_list=complete_text(config.text), src_token_list=source)
+
+    def preprocess(self, config: StTrainConfig, *, sample_rate: int | None, is_augmented: bool) -> Preprocess | None:
+        if not config.use_preprocessor:
+            return None
+        from tympan.text.codec import build_codec
+
+        texts = {"text": build_codec(config.text)}
+        if config.src_token_list is not None:
+            texts["src_text"] = build_codec(config.src_text)
+        return speech_preprocess(config, texts=texts, rate=sample_rate, is_augmented=is_augmented)
+
+    def sample_rate(self, config: StTrainConfig) -> int | None:
+        return speech_rate(config)
+
+    def tokens(self, config: StTrainConfig) -> dict[str, Tokens]:
+        found = {"text": tokens_of(config.text)}
+        return found if config.src_token_list is None else {**found, "src_text": tokens_of(config.src_text)}
+
+    def for_statistics(self, config: StTrainConfig) -> StTrainConfig:
+        return without_normalization(config)
+
+    def files(self, config: StTrainConfig) -> list[str | None]:
+        return [config.bpemodel, config.src_bpemodel, *speech_files(config)]
+
+    def findings(self, config: StTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
+        for name in ("text", "src_text"):
+            yield from empty_texts(batches, name)

@@ -1,0 +1,39 @@
+"""What tasks with texts share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tympan.config.text import TextConfig
+from tympan.errors import UserError
+from tympan.training.task import Finding, Tokens
+
+if TYPE_CHECKING:
+    from tympan.data.batch import Batches
+
+
+def complete_text(text: TextConfig) -> list[str]:
+    """The token list as it is saved: the tokens themselves instead of their file."""
+    from tympan.text.codec import read_vocabulary
+
+    return list(read_vocabulary(text).tokens)
+
+
+def tokens_of(text: TextConfig) -> Tokens:
+    """Of a completed configuration."""
+    assert isinstance(text.token_list, list), "the configuration is not complete"
+    return Tokens(text.token_type, tuple(text.token_list))
+
+
+def empty_texts(batches: Batches, name: str) -> Iterator[Finding]:
+    """Utterances whose text is empty. If none has a text, that is a mistake."""
+    tokens = batches.lengths().get(name)
+    if tokens is None:
+        return
+    empty = [row for row, length in enumerate(tokens.tolist()) if length == 0]
+    if len(empty) == len(tokens):
+        raise UserError(
+            f"all {len(tokens)} transcripts are empty. Lines of the {name} file are 'UTTERANCE-ID TRANSCRIPT'"
+        )
+    yield Finding("utterances have an empty transcript", [batches.utterance(row).id for row in empty])

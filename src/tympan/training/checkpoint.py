@@ -1,0 +1,252 @@
+"""checkpoint.pth: everything a run needs to go on, whole or not there, and only for the model it belongs to."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+from tympan.training.reporter import Reporter
+
+NAME = "checkpoint.pth"
+PREVIOUS = "checkpoint.prev.pth"
+REPLACED = "checkpoint.replaced.pth"
+
+STATEFUL = ("optim_conf.", "scheduler_conf.")
+"""Options that optimiser and schedule carry in their state."""
+CUTS_BATCHES = frozenset(
+    {
+        "batch_bins", "batch_size", "batch_size_per_device", "batch_type", "drop_last_iter", "fold_length",
+        "max_batch_size", "min_batch_size", "num_buckets", "num_iters_per_epoch", "seed", "shuffle_within_batch",
+        "sort_batch", "sort_in_batch", "train_data_path_and_name_and_type", "train_shape_file",
+    }
+)  # fmt: skip
+"""Options that decide which utterances a batch of the training data holds."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which training this is: what must agree before a checkpoint may be taken up."""
+
+    task: str
+    """Its name: asr, lm."""
+    optim: str
+    scheduler: str | None
+    tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """By data name, the tokens of each text."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The configuration, for a note of what changed; differences here are allowed."""
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next batch to train on: `step` batches of `epoch` (from 1) are done."""
+
+    epoch: int
+    step: int
+
+
+def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Identity) -> None:
+    """Write beside, flush, and rename; the one before stays as checkpoint.prev.pth."""
+    newest, previous = directory / NAME, directory / PREVIOUS
+    content = {
+        **state,
+        "task": identity.task,
+        "optim": identity.optim,
+        "scheduler": identity.scheduler,
+        "tokens": {name: list(tokens) for name, tokens in identity.tokens.items()},
+        "options": _plain(identity.options),
+    }
+    save_tensors(newest.with_name(f".{NAME}.new"), content)
+    if newest.exists():
+        # A second name for the old file, then two renames: at every moment a whole checkpoint has one of the names.
+        spare = directory / f".{PREVIOUS}.link"
+        spare.unlink(missing_ok=True)
+        os.link(newest, spare)
+        os.replace(spare, previous)
+    os.replace(newest.with_name(f".{NAME}.new"), newest)
+
+
+def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
+    """Write with torch.save; a full disk is an OSError."""
+    with atomic_write(path, "wb") as stream:
+        try:
+            torch.save(content, stream)
+        except RuntimeError as error:
+            # torch tries to end a file that could not be written, and fails with words about positions
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+def load_checkpoint(directory: Path, *, identity: Identity, model_state: Mapping[str, Tensor]) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole, or None where there is none. Loading runs no code from the file."""
+    names = [directory / name for name in (NAME, PREVIOUS) if (directory / name).exists()]
+    damages = []
+    for path in names:
+        try:
+            content = _read(path)
+        except _Damaged as damage:
+            damages.append(f"{path}: {damage}")
+            logging.warning("%s is damaged (%s); trying the one before", path, damage)
+            continue
+        _check(path, content, identity=identity, model_state=model_state)
+        return content
+    if damages:
+        raise UserError(
+            "no checkpoint can be read:\n  "
+            + "\n  ".join(damages)
+            + "\nRemove these files to start from the beginning, "
+            "or start from an epoch's model with --init_param FILE"
+        )
+    return None
+
+
+def read_reporter(directory: Path) -> Reporter:
+    """The history of a run, from its newest whole checkpoint."""
+    for path in (directory / NAME, directory / PREVIOUS):
+        try:
+            content = _read(path)
+        except _Damaged:
+            continue
+        reporter = Reporter()
+        reporter.load_state_dict(content["reporter"])
+        return reporter
+    raise UserError(f"{directory} has no readable {NAME}, which holds the values of each epoch")
+
+
+def set_aside(directory: Path) -> None:
+    """A run that does not resume must not find the state of an older one later: give it another name."""
+    if (directory / NAME).exists():
+        os.replace(directory / NAME, directory / REPLACED)
+        logging.warning(
+            "%s is of an earlier run and --resume is false: renamed to %s",
+            directory / NAME,
+            (directory / REPLACED).name,
+        )
+    (directory / PREVIOUS).unlink(missing_ok=True)
+
+
+def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
+    """Log what differs between the configuration then and now, and what that difference does not do."""
+    changes = changed_options(content, identity)
+    for name, (then, now) in changes.items():
+        if name.startswith(STATEFUL):
+            logging.warning(
+                "%s is %r now, but the state in the checkpoint goes on with %r; "
+                "--init_param takes the weights alone into a new run",
+                name, now, then,
+            )  # fmt: skip
+        else:
+            logging.info("option changed since the checkpoint: %s: %r -> %r", name, then, now)
+    recut = sorted(set(changes) & CUTS_BATCHES)
+    if content["position"]["step"] > 0 and recut:
+        logging.warning(
+            "the checkpoint lies inside an epoch, and %s changed: the rest of this epoch is cut otherwise, so that it "
+            "may repeat or leave out utterances",
+            ", ".join(recut),
+        )
+
+
+def changed_options(content: Mapping[str, Any], identity: Identity) -> dict[str, tuple[Any, Any]]:
+    """(then, now) of every option that differs, and of every key in a `*_conf` (`optim_conf.lr`)."""
+    then, now = _flat(content.get("options", {})), _flat(_plain(identity.options))
+    names = sorted({*then, *now} - {"resume"})
+    return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
+
+
+def _flat(options: Mapping[str, Any]) -> dict[str, Any]:
+    flat = {}
+    for name, value in options.items():
+        flat.update(
+            {f"{name}.{key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
+        )
+    return flat
+
+
+class _Damaged(Exception):
+    pass
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            broken = archive.testzip()
+        if broken is not None:
+            raise _Damaged(f"the part '{broken}' does not match its checksum")
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, RuntimeError, OSError) as error:
+        raise _Damaged(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+    if not isinstance(content, dict) or "position" not in content:
+        raise UserError(
+            f"{path} is no checkpoint of tympan (ESPnet2's hold no position in the data). "
+            "Start from its weights instead: --init_param with the epoch's model"
+        )
+    return content
+
+
+def _check(path: Path, content: Mapping[str, Any], *, identity: Identity, model_state: Mapping[str, Tensor]) -> None:
+    pairs = {
+        # Tympan 0.1 wrote it as `kind`
+        "task": (content["task"] if "task" in content else content["kind"], identity.task),
+        "optim": (content["optim"], identity.optim),
+        "scheduler": (content["scheduler"], identity.scheduler),
+    }
+    differences = [
+        f"{name}: {then} in the checkpoint, {now} here" for name, (then, now) in pairs.items() if then != now
+    ]
+    differences += _token_differences(content["tokens"], identity.tokens)
+    differences += _weight_differences(content["model"], model_state)
+    if differences:
+        raise UserError(
+            f"{path} belongs to another training:\n  " + "\n  ".join(differences) + "\n"
+            "Use another --output_dir, or --resume false to start from scratch (--init_param takes weights over)"
+        )
+
+
+def _token_differences(then: Mapping[str, list[str]] | list[str], now: Mapping[str, Sequence[str]]) -> list[str]:
+    if isinstance(then, list):
+        then = {"text": then}  # of Tympan 0.1
+    names = sorted({*then, *now})
+    return [line for name in names for line in _list_differences(name, then.get(name, []), list(now.get(name, [])))]
+
+
+def _list_differences(name: str, then: list[str], now: list[str]) -> list[str]:
+    if then == now:
+        return []
+    first = next((i for i, (a, b) in enumerate(zip(then, now, strict=False)) if a != b), min(len(then), len(now)))
+    shown = [repr(tokens[first]) if first < len(tokens) else "nothing" for tokens in (then, now)]
+    return [
+        f"vocabulary of {name}: {len(then)} tokens in the checkpoint, {len(now)} here; "
+        f"the first that differs is number {first}: {shown[0]} there, {shown[1]} here"
+    ]
+
+
+def _weight_differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -> list[str]:
+    lines = [f"weight {name}: only in the checkpoint" for name in then if name not in now]
+    lines += [f"weight {name}: not in the checkpoint" for name in now if name not in then]
+    lines += [
+        f"weight {name}: {tuple(then[name].shape)} in the checkpoint, {tuple(now[name].shape)} here"
+        for name in then
+        if name in now and then[name].shape != now[name].shape
+    ]
+    return lines if len(lines) <= 8 else [*lines[:8], f"... and {len(lines) - 8} more weights"]
+
+
+def _plain(value: Any) -> Any:
+    """Only what `weights_only` loading accepts."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, (str, int, float, bool)) or value is None else str(value)

@@ -1,0 +1,112 @@
+"""Curves of every metric over the epochs: PNG files and TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from tympan.runtime.atomic import atomic_write
+from tympan.training.reporter import EpochReporter, Reporter
+
+MAX_SHARE = 0.02
+"""Of the time, for drawing: of epochs of 15 s it was an eighth."""
+
+
+class Quiet:
+    """A watcher that has nothing to say about steps."""
+
+    def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None:
+        return None
+
+    def logged(self, part: EpochReporter) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+class Curves(Quiet):
+    """`images/NAME.png`, drawn anew after an epoch, and at the end.
+
+    After a short epoch they wait, so that drawing takes no more than a share of the time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._waiting: Reporter | None = None
+        self._not_before = 0.0
+
+    def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None:
+        self._waiting = reporter
+        began = time.monotonic()
+        if began >= self._not_before:
+            self._draw()
+            took = time.monotonic() - began
+            self._not_before = time.monotonic() + took / MAX_SHARE
+
+    def close(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        if self._waiting is None:
+            return
+        stats, self._waiting = self._waiting.stats, None
+        names = {name for parts in stats.values() for means in parts.values() for name in means}
+        for name in sorted(names - {"total_count"}):
+            curves = {
+                phase: [(epoch, parts[phase][name]) for epoch, parts in stats.items() if name in parts.get(phase, {})]
+                for phase in ("train", "valid")
+            }
+            draw_curve(self.directory / f"{name}.png", name, curves)
+
+
+def draw_curve(path: Path, name: str, curves: Mapping[str, list[tuple[int, float]]]) -> None:
+    """One figure with a line for each phase."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(6.4, 4.0))
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for phase, points in curves.items():
+        if points:
+            axes.plot([epoch for epoch, _ in points], [value for _, value in points], marker="x", label=phase)
+    axes.set_title(f"epoch vs {name}")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(True)
+    axes.legend()
+    image = io.BytesIO()
+    figure.savefig(image, format="png")
+    with atomic_write(path, "wb") as stream:
+        stream.write(image.getvalue())
+
+
+class TensorBoard(Quiet):
+    """`tensorboard/train` by batches and by epochs, `tensorboard/valid` by epochs."""
+
+    def __init__(self, directory: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writers = {phase: SummaryWriter(str(directory / phase)) for phase in ("train", "valid")}
+
+    def logged(self, part: EpochReporter) -> None:
+        for name, value in part.last_window.items():
+            self.writers["train"].add_scalar(f"{name}_by_batch", value, part.batches_before + part.batches)
+
+    def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None:
+        for phase, means in reporter.stats[epoch].items():
+            for name, value in means.items():
+                self.writers[phase].add_scalar(f"{name}_by_epoch", value, epoch)
+            self.writers[phase].flush()
+
+    def close(self) -> None:
+        for writer in self.writers.values():
+            writer.close()

@@ -1,0 +1,120 @@
+"""The batches of a run, from its configuration and task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tympan.config.train import BatchOptions, TrainConfig
+from tympan.data.batch import Batches
+from tympan.data.batch_plan import BatchPlan, plan_batches
+from tympan.data.dataset import UtteranceDataset
+from tympan.data.lengths import measure_shapes
+from tympan.data.loader import EpochBatches
+from tympan.data.preprocess import Preprocessor
+from tympan.data.shapes import Shapes, read_shapes
+from tympan.runtime.comm import Comm
+from tympan.training.task import AnyTask, Tokens
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Both sides of a run's data."""
+
+    train: Batches
+    valid: Batches
+
+
+def build_data(task: AnyTask, config: TrainConfig, *, comm: Comm, pin_memory: bool = False) -> TrainingData:
+    """Train and validation batches of a completed configuration. Lengths are measured where no shape files are given;
+    otherwise only files are opened.
+    """
+    tokens = task.tokens(config)
+    train, valid = _dataset(task, config, is_train=True), _dataset(task, config, is_train=False)
+    train_plan = _plan(train, config.train_shape_file, _train_options(config, comm), tokens, config.num_workers)
+    valid_plan = _plan(valid, config.valid_shape_file, _valid_options(config), tokens, config.num_workers)
+    return TrainingData(
+        train=EpochBatches(
+            train,
+            train_plan,
+            seed=config.seed,
+            shuffle=True,
+            shuffle_within_batch=config.shuffle_within_batch,
+            num_iters_per_epoch=config.num_iters_per_epoch,
+            stretch=train.preprocess.stretch if isinstance(train.preprocess, Preprocessor) else 1.0,
+            rank=comm.rank,
+            world_size=comm.size,
+            num_workers=config.num_workers,
+            pin_memory=pin_memory,
+        ),
+        valid=EpochBatches(
+            valid,
+            valid_plan,
+            rank=comm.rank,
+            world_size=comm.size,
+            num_workers=config.num_workers,
+            pin_memory=pin_memory,
+        ),
+    )
+
+
+def build_plain_data(task: AnyTask, config: TrainConfig) -> TrainingData:
+    """Both sets as they are in their files, without augmentation: for --collect_stats."""
+    sides = []
+    for is_train in (True, False):
+        dataset = _dataset(task, config, is_train=is_train, is_plain=True)
+        options = BatchOptions(batch_type="unsorted", batch_size=config.batch_size)
+        plan = plan_batches([Shapes(dataset.names[0], np.zeros(len(dataset), dtype=np.int64))], options)
+        sides.append(EpochBatches(dataset, plan, num_workers=config.num_workers))
+    return TrainingData(*sides)
+
+
+def _dataset(task: AnyTask, config: TrainConfig, *, is_train: bool, is_plain: bool = False) -> UtteranceDataset:
+    triples = config.train_data_path_and_name_and_type if is_train else config.valid_data_path_and_name_and_type
+    shape_files = config.train_shape_file if is_train else config.valid_shape_file
+    dataset = UtteranceDataset(
+        triples,
+        keys=shape_files[0] if shape_files and not is_plain else None,
+        sample_rate=0 if config.allow_multi_rates else task.sample_rate(config),
+    )
+    is_augmented = is_train and not is_plain
+    dataset.preprocess = task.preprocess(config, sample_rate=dataset.sample_rate, is_augmented=is_augmented)
+    return dataset
+
+
+def _plan(
+    dataset: UtteranceDataset,
+    files: list[str],
+    options: BatchOptions,
+    tokens: Mapping[str, Tokens],
+    num_workers: int,
+) -> BatchPlan:
+    if files:
+        return plan_batches([read_shapes(path, dataset.index.ids) for path in files], options)
+    shapes = measure_shapes(dataset, dataset.names, nj=max(num_workers, 1))
+    # As in the shape files: an element of text is a distribution over the vocabulary, which numel counts.
+    counted = [
+        replace(shape, dim=len(tokens[shape.name].tokens))
+        if shape.name in tokens and dataset.types[shape.name] == "text"
+        else shape
+        for shape in shapes
+    ]
+    return plan_batches(counted, options)
+
+
+def _train_options(config: TrainConfig, comm: Comm) -> BatchOptions:
+    """ESPnet1's counting gives each device a whole batch."""
+    share = comm.size if config.batch_size_per_device else 1
+    return replace(config, batch_size=config.batch_size * share, batch_bins=config.batch_bins * share)
+
+
+def _valid_options(config: TrainConfig) -> BatchOptions:
+    return replace(
+        config,
+        batch_type=config.valid_batch_type or config.batch_type,
+        batch_size=config.valid_batch_size or config.batch_size,
+        batch_bins=config.valid_batch_bins or config.batch_bins,
+        drop_last_iter=False,
+    )

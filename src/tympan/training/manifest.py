@@ -1,0 +1,126 @@
+"""manifest.json: what a run was made of, so that it can be made again and compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import tympan
+from tympan.config.train import TrainConfig
+from tympan.runtime.atomic import atomic_write
+from tympan.training.reporter import Reporter
+from tympan.training.task import AnyTask, data_of
+from tympan.training.writer import ExperimentWriter
+
+NAME = "manifest.json"
+PACKAGES = ("torch", "torch-npu", "numpy", "soundfile", "soxr", "kaldi-native-fbank", "sentencepiece", "safetensors")
+
+
+def make_manifest(
+    task: AnyTask, config: TrainConfig, *, config_text: str, device: str, processes: int
+) -> dict[str, Any]:
+    """What is known before training."""
+    return {
+        "task": task.name,
+        "task_class": f"{type(task).__module__}:{type(task).__qualname__}",
+        "command": sys.argv,
+        "directory": os.getcwd(),
+        "config_sha256": hashlib.sha256(config_text.encode()).hexdigest(),
+        "seed": config.seed,
+        "device": device,
+        "processes": processes,
+        "threads": torch.get_num_threads(),
+        "versions": versions(),
+        "git": git_state(),
+        "data": {str(path): file_fingerprint(Path(path)) for path in _files(task, config)},
+    }
+
+
+def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
+    with atomic_write(directory / NAME) as stream:
+        json.dump(manifest, stream, indent=2, ensure_ascii=False)
+        stream.write("\n")
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((directory / NAME).read_text(encoding="utf-8"))
+    return content
+
+
+def versions() -> dict[str, str]:
+    found = {"tympan": tympan.__version__, "python": platform.python_version(), "machine": platform.machine()}
+    for package in PACKAGES:
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit and whether files differ from it, of the directory the run was started in."""
+    try:
+        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+        changed = subprocess.run(
+            ["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.stdout.strip(), "has_changes": bool(changed.stdout.strip())}
+
+
+def file_fingerprint(path: Path) -> dict[str, Any]:
+    """Size and digest of a list, table or model file that the config names."""
+    if not path.is_file():
+        return {"missing": True}
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return {"bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def weights_digest(state: Mapping[str, Tensor]) -> str:
+    """The same for the same names, shapes, formats and bits."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+class RecordingWriter(ExperimentWriter):
+    """Adds to the manifest what came out."""
+
+    def finish(self, reporter: Reporter) -> None:
+        super().finish(reporter)
+        # Not all *.pth: an earlier run may have left models of its own
+        paths = [self.directory / f"{epoch}epoch.pth" for epoch in reporter.stats] + self.averaged
+        results = {
+            path.name: weights_digest(torch.load(path, map_location="cpu", weights_only=True))
+            for path in sorted(paths)
+            if path.is_file() and not path.is_symlink()
+        }
+        manifest = read_manifest(self.directory)
+        write_manifest(self.directory, {**manifest, "weights_sha256": results, "epochs": reporter.stats})
+
+
+def _files(task: AnyTask, config: TrainConfig) -> list[str]:
+    """Every file that the configuration names and that decides the result."""
+    named: list[str | None] = [path for _, triples in data_of(config) for path, _, _ in triples]
+    named += [*config.train_shape_file, *config.valid_shape_file]
+    named += [entry.partition(":")[0] for entry in config.init_param]
+    named += task.files(config)
+    return [name for name in named if name]

@@ -1,0 +1,71 @@
+"""What would end a run late or spoil its result in silence, looked for before its first update."""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+from torch.optim.lr_scheduler import OneCycleLR
+
+from tympan.errors import UserError
+from tympan.training.schedulers import moments
+from tympan.training.trainer import Trainer
+
+
+def check_run(trainer: Trainer) -> None:
+    """UserError for a schedule that is too short, or a criterion that validation does not measure."""
+    if trainer.options.no_forward_run or trainer.position.epoch > trainer.options.max_epoch:
+        return
+    _check_schedule(trainer)
+    _check_criteria(trainer, {"loss", *_measured(trainer)})
+
+
+def _check_schedule(trainer: Trainer) -> None:
+    """torch's OneCycleLR alone can't be asked for more steps than it was made for."""
+    scheduler, options = trainer.updater.scheduler, trainer.options
+    if not isinstance(scheduler, OneCycleLR):
+        return
+    first = trainer.position
+    batches = [trainer.train_data.num_steps(epoch) for epoch in range(first.epoch, options.max_epoch + 1)]
+    batches[0] -= first.step
+    needed = scheduler.last_epoch + sum(-(-number // options.accum_grad) for number in batches)
+    if needed > scheduler.total_steps:
+        raise UserError(
+            f"scheduler_conf: onecyclelr ends too early: total_steps is {scheduler.total_steps}, but "
+            f"{options.max_epoch} epochs have {needed} updates. "
+            f"Use --scheduler_conf total_steps={needed}, or fewer epochs"
+        )
+
+
+def _check_criteria(trainer: Trainer, names: set[str]) -> None:
+    options, scheduler = trainer.options, trainer.updater.scheduler
+
+    def is_missing(phase: str, name: str) -> bool:
+        return phase == "valid" and name not in names
+
+    found = f"this model measures {', '.join(f'valid.{name}' for name in sorted(names))}"
+    needed = []
+    if scheduler is not None and "valid" in moments(scheduler):
+        needed.append(("val_scheduler_criterion", options.val_scheduler_criterion))
+    if options.patience is not None:
+        needed.append(("early_stopping_criterion", options.early_stopping_criterion[:2]))
+    for option, (phase, name) in needed:
+        if is_missing(phase, name):
+            raise UserError(f"--{option} {phase} {name}: there is no {phase}.{name}; {found}")
+    missing = [f"{phase}.{name}" for phase, name, _ in options.best_model_criterion if is_missing(phase, name)]
+    if missing and len(missing) == len(options.best_model_criterion):
+        raise UserError(
+            f"--best_model_criterion: there is no {' or '.join(missing)}, so no best model would be kept; {found}"
+        )
+    if missing:
+        logging.info("no best models by %s: %s", ", ".join(missing), found)
+
+
+def _measured(trainer: Trainer) -> list[str]:
+    """The names of the statistics of one validation batch."""
+    module = trainer.updater.parallel.module
+    module.eval()
+    with torch.no_grad():
+        for batch in trainer.valid_data.build_iter(trainer.position.epoch):
+            return list(trainer.updater.forward(batch)[0].stats)
+    raise UserError("the validation data has no batch: there is nothing to choose the best model by")

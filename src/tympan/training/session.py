@@ -1,0 +1,362 @@
+"""A training run from its configuration: start the processes, build, fit, close."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tympan.config.choices import OPTIMIZERS
+from tympan.config.command_line import read_command_line
+from tympan.config.mistakes import Mistakes
+from tympan.config.option import options_of
+from tympan.config.parse import dump_config, read_layer
+from tympan.config.read import RULES
+from tympan.config.train import TrainConfig
+from tympan.errors import UserError
+from tympan.models.abilities import Recomputes
+from tympan.runtime.atomic import atomic_write
+from tympan.runtime.comm import Comm, Distributed, Solo
+from tympan.runtime.device import (
+    backend_for,
+    choose_kind,
+    compiles_every_shape,
+    describe,
+    device_of,
+    prepare_environment,
+)
+from tympan.runtime.launch import LaunchPlan, as_worker, launch
+from tympan.runtime.log import setup_logging
+from tympan.runtime.malloc import keep_freed_memory
+from tympan.runtime.parallel import Parallel, ParallelOptions
+from tympan.runtime.precision import MasterWeights, Precision, choose_precision
+from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
+from tympan.runtime.seed import set_all_seeds, set_determinism
+from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
+from tympan.training.checkpoint import Identity, load_checkpoint, report_changes, set_aside
+from tympan.training.collect_stats import collect_stats
+from tympan.training.data import TrainingData, build_data, build_plain_data
+from tympan.training.init_param import init_from
+from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
+from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.training.preflight import check_run
+from tympan.training.schedulers import build_scheduler
+from tympan.training.task import AnyTask, check_data_names, start_command
+from tympan.training.trainer import Stopped, Trainer
+from tympan.training.update import Updater, trainable
+from tympan.training.watchers import build_watchers
+from tympan.training.writer import SilentWriter, Writer
+
+
+def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | None = None) -> int:
+    """What every training command does after parsing; returns the exit code."""
+    if config.output_dir is None:
+        raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
+    check_data_names(task, config)
+    directory = Path(config.output_dir)
+    device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if compiles_every_shape(device_kind) and not _was_given(config, "batch_type", arguments):
+        # Every new shape is compiled there: fixed shapes ran 17 times as fast in the Ascend port of the recipe
+        config = replace(config, batch_type="bucket")
+    dist_options = _dist_options(config)
+    ranks = worker_ranks(dist_options, os.environ)
+    if ranks is None and not (config.collect_stats or config.dry_run):
+        plan = _launch_plan(config, dist_options)
+        if plan is not None:
+            if not config.resume and plan.hosts.rank == 0:
+                set_aside(directory)
+            return launch(plan, [*start_command(task), *arguments, "--resume", "true"])
+    if ranks is None:
+        return _work(task, config, device_kind, None)
+    return as_worker(ranks.rank, lambda: _work(task, config, device_kind, ranks))
+
+
+def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
+    """One process's part of the run: build, fit, close."""
+    prepare_environment(device_kind, os.environ)
+    keep_freed_memory()
+    directory = Path(config.output_dir or ".")
+    rank = 0 if ranks is None else ranks.rank
+    log_file = "train.log" if rank == 0 else f"train.rank{rank}.log"
+    setup_logging(config.log_level, directory / log_file, console=rank == 0, rank=None if ranks is None else rank)
+    stop = StopSignal()
+    stop.install()
+    device = device_of(device_kind, local_rank=0 if ranks is None else ranks.local_rank)
+    comm = _comm(config, device, ranks)
+    logging.info("%s training on %s, process %d of %d", task.name, describe(device), rank + 1, comm.size)
+    try:
+        if config.collect_stats:
+            return _collect(task, config, directory)
+        trainer = build_trainer(task, config, comm=comm, device=device, stop=stop)
+        if config.dry_run:
+            logging.info("--dry_run true: everything is built, nothing is trained")
+            return 0
+        with torch.autograd.set_detect_anomaly(config.detect_anomaly):
+            trainer.fit()
+    except Stopped:
+        trainer.writer.close()
+        logging.warning("stopped with everything saved; go on with --resume true (exit code %d)", EXIT_REQUEUE)
+        return EXIT_REQUEUE
+    trainer.writer.close()
+    comm.close()
+    return 0
+
+
+def build_trainer(
+    task: AnyTask, config: TrainConfig, *, comm: Comm, device: torch.device, stop: StopSignal | None = None
+) -> Trainer:
+    """Model, data, optimiser and writer of a run, at the place where its checkpoint left it."""
+    set_all_seeds(config.seed)
+    set_determinism(
+        deterministic=config.deterministic,
+        cudnn_enabled=config.cudnn_enabled,
+        cudnn_benchmark=config.cudnn_benchmark,
+        cudnn_deterministic=config.cudnn_deterministic,
+        use_tf32=config.use_tf32,
+    )
+    precision = choose_precision(
+        config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
+    )
+    if config.fsdp and precision.updates != "plain":
+        raise UserError(f"--fsdp true and --train_dtype {config.train_dtype}: use float32 with --use_amp true instead")
+    if config.compile and config.batch_type != "bucket":
+        raise UserError(
+            f"--compile true compiles once for every shape, and --batch_type {config.batch_type} makes a new shape for "
+            "almost every batch. Use --batch_type bucket"
+        )
+    given = config
+    config = task.complete(config)
+    data = build_data(task, config, comm=comm, pin_memory=device.type != "cpu")
+    model = _model(task, config)
+    _report_model(model, data, config, comm)
+    _report_findings(task, config, model, data)
+    precision.prepare(model)
+    model.to(device)
+    updater = build_updater(config, model, comm=comm, device=device, precision=precision)
+    identity = Identity(
+        task=task.name,
+        optim=config.optim,
+        scheduler=config.scheduler,
+        tokens={name: item.tokens for name, item in task.tokens(config).items()},
+        options={item.name: getattr(given, item.name) for item in fields(given)},
+    )
+    trainer = Trainer(
+        updater,
+        train_data=data.train,
+        valid_data=data.valid,
+        comm=comm,
+        writer=SilentWriter(),
+        options=config,
+        seed=config.seed,
+        is_stopping=stop or (lambda: False),
+    )
+    state = _state(config, identity, updater)
+    if state is not None:
+        trainer.load_state_dict(state)
+        logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
+    check_run(trainer)
+    comm.barrier()
+    if comm.rank == 0 and not config.dry_run:
+        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=state is not None)
+    return trainer
+
+
+def _open_experiment(
+    task: AnyTask,
+    config: TrainConfig,
+    identity: Identity,
+    data: TrainingData,
+    comm: Comm,
+    device: torch.device,
+    *,
+    is_resumed: bool,
+) -> Writer:
+    """Touch the experiment directory, now that no mistake was found."""
+    directory = Path(config.output_dir or ".")
+    if not is_resumed:
+        set_aside(directory)
+    config_text = dump_config(config)
+    with atomic_write(directory / "config.yaml") as stream:
+        stream.write(config_text)
+    manifest = make_manifest(task, config, config_text=config_text, device=describe(device), processes=comm.size)
+    write_manifest(directory, manifest)
+    return RecordingWriter(
+        directory,
+        identity=identity,
+        criteria=config.best_model_criterion,
+        nbests=config.keep_nbest_models,
+        keep_last=config.keep_last_models,
+        averaging_interval=config.nbest_averaging_interval,
+        watchers=build_watchers(
+            config, directory, data.valid, device=device, processes=comm.size, is_resumed=is_resumed
+        ),
+    )
+
+
+def build_updater(
+    config: TrainConfig, model: nn.Module, *, comm: Comm, device: torch.device, precision: Precision
+) -> Updater:
+    """The model spread over the processes, with its optimiser and schedule."""
+    if config.grad_checkpointing:
+        if not isinstance(model, Recomputes):
+            raise UserError("--grad_checkpointing true: this model has no blocks that could be recomputed")
+        model.set_grad_checkpointing(True)
+    parallel = Parallel(
+        model,
+        comm=comm,
+        device=device,
+        options=ParallelOptions(
+            fsdp=config.fsdp and comm.size > 1,
+            sync_batchnorm=config.sync_batchnorm,
+            unused_parameters=config.unused_parameters,
+            gradient_as_bucket_view=config.gradient_as_bucket_view,
+            comm_hook=config.ddp_comm_hook,
+        ),
+        compiled=config.compile,
+    )
+    named = trainable(model)
+    masters = MasterWeights([parameter for _, parameter in named], updates=precision.updates)
+    moved = [(name, master) for (name, _), master in zip(named, masters.masters, strict=True)]
+    spared = names_without_decay(model, **config.exclude_weight_decay_conf) if config.exclude_weight_decay else set()
+    optimizer = build_optimizer(OPTIMIZERS.get_class(config.optim), config.optim_conf, moved, without_decay=spared)
+    scheduler = None
+    if config.scheduler is not None:
+        scheduler = build_scheduler(config.scheduler, config.scheduler_conf, optimizer)
+    return Updater(
+        parallel,
+        optimizer,
+        scheduler,
+        masters=masters,
+        precision=precision,
+        comm=comm,
+        device=device,
+        options=config,
+        seed=config.seed,
+    )
+
+
+def _model(task: AnyTask, config: TrainConfig) -> nn.Module:
+    model = task.build_model(config)
+    for entry in config.init_param:
+        init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch)
+    frozen = freeze(model, config.freeze_param)
+    if frozen:
+        logging.info("%d weights are frozen: %s", len(frozen), ", ".join(config.freeze_param))
+    return model
+
+
+def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, comm: Comm) -> None:
+    number = sum(parameter.numel() for parameter in model.parameters())
+    learning = sum(parameter.numel() for _, parameter in trainable(model))
+    logging.info("model: %s parameters, %s of them trained", f"{number:,}", f"{learning:,}")
+    logging.debug("%s", model)
+    for name, batches in (("train", data.train), ("valid", data.valid)):
+        logging.info("%s data: %s", name, batches.describe().replace("\n", "; "))
+    size = data.train.mean_size()
+    seconds = "" if size.seconds is None else f" and {size.seconds * config.accum_grad:.1f} s of audio"
+    counting = (
+        f"batch_size counts for each of {comm.size} processes (ESPnet1)"
+        if config.batch_size_per_device
+        else f"split over {comm.size} processes, not multiplied (ESPnet2)"
+    )
+    utterances = size.utterances * config.accum_grad
+    logging.info("effective batch of an update: %.1f utterances%s on average; %s", utterances, seconds, counting)
+
+
+def _report_findings(
+    task: AnyTask, config: TrainConfig, model: nn.Module, data: TrainingData, *, shown: int = 50
+) -> None:
+    for finding in task.findings(config, model=model, batches=data.train):
+        found = finding.utterances
+        if found:
+            more = [f"and {len(found) - shown} more"] if len(found) > shown else []
+            logging.warning("%d %s:\n  %s", len(found), finding.message, "\n  ".join([*found[:shown], *more]))
+
+
+def _state(config: TrainConfig, identity: Identity, updater: Updater) -> dict[str, Any] | None:
+    """The checkpoint to go on from. A restart by the agent goes on whatever --resume said at first."""
+    is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if config.dry_run or not (config.resume or is_restart):
+        return None
+    model_state = updater.parallel.module.state_dict()
+    state = load_checkpoint(Path(config.output_dir or "."), identity=identity, model_state=model_state)
+    if state is not None:
+        report_changes(state, identity)
+    return state
+
+
+def _collect(task: AnyTask, config: TrainConfig, directory: Path) -> int:
+    config = task.complete(config)
+    model = task.build_model(task.for_statistics(config))
+    data = build_plain_data(task, config)
+    for side, batches in (("train", data.train), ("valid", data.valid)):
+        collect_stats(
+            model,
+            batches,
+            directory / side,
+            tokens=task.tokens(config),
+            log_interval=config.log_interval,
+            writes_features=config.write_collected_feats,
+        )
+    return 0
+
+
+def _was_given(config: TrainConfig, name: str, arguments: Sequence[str]) -> bool:
+    """Whether the user has chosen this option, on the command line or in a file."""
+    line = read_command_line(arguments, options_of(type(config)), Mistakes())
+    return name in line.values or any(name in read_layer(Path(path), RULES).values for path in line.configs)
+
+
+def _dist_options(config: TrainConfig) -> DistOptions:
+    return DistOptions(
+        init_method=config.dist_init_method,
+        world_size=config.dist_world_size,
+        rank=config.dist_rank,
+        local_rank=config.local_rank,
+        master_addr=config.dist_master_addr,
+        master_port=config.dist_master_port,
+        launcher=config.dist_launcher,
+        multiprocessing=config.multiprocessing_distributed,
+    )
+
+
+def _launch_plan(config: TrainConfig, dist_options: DistOptions) -> LaunchPlan | None:
+    """None where one process is all there is to start."""
+    place = hosts(dist_options, os.environ)
+    processes = config.ngpu if config.ngpu > 0 else config.nproc
+    elastic = None
+    if config.elastic is not None:
+        low, high = config.elastic.split(":")
+        elastic = (int(low), int(high))
+    if processes * place.size == 1 and elastic is None:
+        return None
+    cores = os.cpu_count() or 1
+    return LaunchPlan(
+        processes=processes,
+        hosts=place,
+        max_restarts=config.max_restarts,
+        elastic=elastic,
+        threads=max(1, cores // (elastic[1] if elastic else processes)),
+    )
+
+
+def _comm(config: TrainConfig, device: torch.device, ranks: Ranks | None) -> Comm:
+    if ranks is None:
+        return Solo()
+    backend = backend_for(device.type, config.dist_backend)
+    return Distributed(
+        device,
+        backend=backend,
+        init_method=ranks.init_method,
+        rank=ranks.rank,
+        size=ranks.size,
+        timeout_s=config.dist_timeout,
+    )

@@ -1,0 +1,150 @@
+"""What is particular about one kind of training. The loop, the launcher, resuming and the commands are common.
+
+Importing this module does not import torch, so that `--help` answers quickly.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
+
+from tympan.config.read import parse_training
+from tympan.config.train import TrainConfig
+from tympan.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tympan.data.batch import Batches
+    from tympan.data.dataset import Preprocess
+
+Config = TypeVar("Config", bound=TrainConfig)
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of one kind of text."""
+
+    token_type: str
+    tokens: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something about the data that is worth a warning before training."""
+
+    message: str
+    """Begins after the number of utterances: `utterances have an empty transcript`."""
+    utterances: Sequence[str]
+
+
+class Task(Protocol[Config]):
+    """A kind of training. A subclass names its configuration and data and builds its model; the rest has defaults.
+
+    `tympan train package.module:MyTask` and `MyTask.main()` train it with every option of `TrainConfig`: resuming,
+    distributed training, mixed precision, `--help`, `--print_config`. docs/tasks.md has a complete example.
+    """
+
+    name: ClassVar[str]
+    """Written to checkpoints and manifests: a run of another task can't be resumed by mistake."""
+    config_class: type[Config]
+    """A frozen dataclass that inherits from `TrainConfig`: its fields are the options of the command."""
+    required_data: ClassVar[tuple[str, ...]]
+    """Data names that must be given, such as `speech` and `text`: also the arguments of the model's `forward`."""
+    optional_data: ClassVar[tuple[str, ...]] = ()
+
+    def build_model(self, config: Config) -> nn.Module:
+        """The model of a completed configuration. Its `forward` takes tensors by name and returns a `Loss`."""
+        ...
+
+    def complete(self, config: Config) -> Config:
+        """The configuration as it is saved: what it names by file and decoding needs is read into it."""
+        return config
+
+    def preprocess(self, config: Config, *, sample_rate: int | None, is_augmented: bool) -> Preprocess | None:
+        """From the values of an utterance's files to arrays; None takes them as they are.
+
+        `is_augmented` is true for training data. Random choices may depend only on the seed, the utterance and the
+        epoch.
+        """
+        return None
+
+    def sample_rate(self, config: Config) -> int | None:
+        """The rate that all recordings must have; None takes that of the first."""
+        return None
+
+    def tokens(self, config: Config) -> dict[str, Tokens]:
+        """By data name, the tokens of each text of a completed configuration. A checkpoint is only resumed with the
+        same tokens.
+        """
+        return {}
+
+    def for_statistics(self, config: Config) -> Config:
+        """The configuration for `--collect_stats`: without what is made from the statistics."""
+        return config
+
+    def files(self, config: Config) -> list[str | None]:
+        """Files that the task's options name and that decide the result; their digests go into the manifest."""
+        return []
+
+    def findings(self, config: Config, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
+        """What to warn of before training starts. A UserError stops the run."""
+        return ()
+
+    @classmethod
+    def main(cls, argv: Sequence[str] | None = None) -> int:
+        """Train: the command of this task. Mistakes are printed as one message, with exit code 2."""
+        from tympan.runtime.entry import run
+
+        return run(lambda arguments: train_command(cls(), arguments), argv)
+
+
+AnyTask = Task[Any]
+
+
+def train_command(task: AnyTask, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
+    """Parse the options of a task and train."""
+    description = (type(task).__doc__ or "").partition("\n")[0]
+    config = parse_training(task.config_class, argv, prog=prog or f"tympan train {task.name}", description=description)
+    from tympan.training.session import run_training
+
+    return run_training(task, config, argv=argv)
+
+
+def check_data_names(task: AnyTask, config: TrainConfig) -> None:
+    """UserError for data that the task needs and does not get, or gets and does not know."""
+    known = (*task.required_data, *task.optional_data)
+    for side in ("train", "valid"):
+        triples = dict(data_of(config))[side]
+        names = [name for _, name, _ in triples]
+        missing = [name for name in task.required_data if name not in names]
+        if missing:
+            example = f"dump/{side}/{missing[0]},{missing[0]},{'sound' if missing[0] == 'speech' else 'text'}"
+            raise UserError(
+                f"--{side}_data_path_and_name_and_type is needed for {', '.join(missing)}: PATH,NAME,TYPE, such as "
+                f"{example}" + (f"; found {', '.join(names)}" if names else "")
+            )
+        unknown = [name for name in names if name not in known]
+        if unknown and not config.allow_variable_data_keys:
+            raise UserError(
+                f"--{side}_data_path_and_name_and_type: the task {task.name} does not know the data name "
+                f"'{unknown[0]}'; it knows {', '.join(known)}. --allow_variable_data_keys true accepts other names"
+            )
+
+
+def data_of(config: TrainConfig) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
+    """(side, its data files)."""
+    yield "train", config.train_data_path_and_name_and_type
+    yield "valid", config.valid_data_path_and_name_and_type
+
+
+def start_command(task: AnyTask) -> list[str]:
+    """Arguments of Python that run this task's command again, in a worker process."""
+    module, name = type(task).__module__, type(task).__qualname__
+    if module == "__main__":
+        # A script that calls MyTask.main(): it is run again as it was, by file or with -m
+        spec = getattr(sys.modules["__main__"], "__spec__", None)
+        return ["-m", spec.name] if spec is not None else [sys.argv[0]]
+    return ["-m", "tympan.bin.train", f"{module}:{name}"]

@@ -1,0 +1,198 @@
+"""The one training loop: for every task, one process and many, first start and resumption."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from tympan.config.train import LoopOptions
+from tympan.data.batch import Batch, Batches
+from tympan.runtime.comm import Comm
+from tympan.runtime.seed import seed_step, set_all_seeds
+from tympan.training.checkpoint import Position
+from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.schedulers import moments
+from tympan.training.update import Updater, counts_of, stats_of
+from tympan.training.writer import Writer
+
+
+class Stopped(Exception):
+    """The run was asked to stop (SIGTERM) and has saved its place."""
+
+
+class Trainer:
+    """Trains, validates, saves. Every rank runs the same lines; only the writer differs."""
+
+    def __init__(
+        self,
+        updater: Updater,
+        *,
+        train_data: Batches,
+        valid_data: Batches,
+        comm: Comm,
+        writer: Writer,
+        options: LoopOptions,
+        seed: int = 0,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.updater = updater
+        self.train_data = train_data
+        self.valid_data = valid_data
+        self.comm = comm
+        self.writer = writer
+        self.options = options
+        self.seed = seed
+        self.is_stopping = is_stopping
+        self.reporter = Reporter()
+        self.position = Position(epoch=1, step=0)
+        self._part_state: dict[str, Any] | None = None
+
+    def fit(self) -> None:
+        """From where it stands to the last epoch, the averaged models included."""
+        start = time.perf_counter()
+        first = self.position.epoch
+        while self.position.epoch <= self.options.max_epoch and not self._is_early():
+            epoch = self.position.epoch
+            self.writer.epoch_started(
+                epoch, self.options.max_epoch, _time_left(start, epoch - first, self.options.max_epoch - epoch + 1)
+            )
+            self.train_epoch()
+            self.validate()
+            self.finish_epoch()
+        self.comm.barrier()
+        self.writer.finish(self.reporter)
+
+    def train_epoch(self) -> None:
+        """The rest of the current epoch, from the current step."""
+        epoch, start = self.position.epoch, self.position.step
+        steps = self.train_data.num_steps(epoch)
+        set_all_seeds(self.seed + epoch)
+        part = self._part("train", done=start)
+        if self._part_state is not None:
+            part.load_state_dict(self._part_state)
+            self._part_state = None
+        interval = self.options.log_interval or max(steps // 20, 10)
+        self.updater.parallel.model.train()
+        batches = self._seeded(epoch, start) if start < steps else iter(())
+        for group in _groups(start, steps, self.options.accum_grad):
+            with part.measure("train_time"):
+                self._learn(batches, number=len(group), part=part)
+            self.position = Position(epoch, group.stop)
+            self.writer.step_done(part, steps=steps, updater=self.updater)
+            if _crosses(group, interval):
+                self.writer.log(part.log_message(), part)
+            is_stopping = self.comm.any(self.is_stopping())
+            if is_stopping or _crosses(group, self.options.save_interval_steps):
+                self.save(part)
+            if is_stopping:
+                raise Stopped
+        self.reporter.finish(part)
+
+    def validate(self) -> None:
+        """The statistics of the validation data, with the weights as they are."""
+        epoch = self.position.epoch
+        part = self._part("valid")
+        module = self.updater.parallel.module
+        module.eval()
+        with torch.no_grad():
+            for batch in self.valid_data.build_iter(epoch):
+                part.batches += 1
+                if not self.options.no_forward_run:
+                    loss, share = self.updater.forward(batch)
+                    part.register(stats_of(loss, loss.value, counts_of(loss), share=share))
+        module.train()
+        self.reporter.finish(part)
+
+    def finish_epoch(self) -> None:
+        """Schedules, then the files of this epoch; the checkpoint last, so that a cut before it repeats all this."""
+        epoch = self.position.epoch
+        self._step_schedule(epoch)
+        model_state = self.updater.parallel.full_model_state()
+        self.writer.epoch_done(epoch, self.reporter, model_state, self.updater.parallel.module)
+        self.position = Position(epoch + 1, 0)
+        self.writer.checkpoint(self._state(model_state, part=None))
+        self.writer.tidy(epoch, self.reporter)
+
+    def save(self, part: EpochReporter) -> None:
+        """A checkpoint inside the epoch."""
+        self.writer.checkpoint(self._state(self.updater.parallel.full_model_state(), part=part.state_dict()))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up a checkpoint's state and place."""
+        self.updater.parallel.load_model_state(state["model"])
+        self.updater.load_state_dict(state)
+        self.reporter.load_state_dict(state["reporter"])
+        self.position = Position(**state["position"])
+        self._part_state = state["part"]
+
+    def _seeded(self, epoch: int, start: int) -> Iterator[Batch]:
+        """The batches; the generators are seeded after each is fetched, since a loader draws from them too."""
+        for step, batch in enumerate(self.train_data.build_iter(epoch, start), start):
+            seed_step(self.seed + epoch, step=step, rank=self.comm.rank)
+            yield batch
+
+    def _part(self, phase: str, *, done: int = 0) -> EpochReporter:
+        epoch = self.position.epoch
+        before = self.reporter.batches_until(phase, epoch - 1)
+        return EpochReporter(phase, epoch, comm=self.comm, done=done, batches_before=before)
+
+    def _learn(self, batches: Iterator[Batch], *, number: int, part: EpochReporter) -> None:
+        if not self.options.no_forward_run:
+            self.updater.learn(batches, number=number, reporter=part)
+            return
+        for _ in range(number):
+            with part.measure("iter_time"):
+                next(batches)
+            part.batches += 1
+
+    def _step_schedule(self, epoch: int) -> None:
+        scheduler = self.updater.scheduler
+        if scheduler is None or self.options.no_forward_run:
+            return
+        if "valid" in moments(scheduler):
+            scheduler.step(self.reporter.get(*self.options.val_scheduler_criterion, epoch))
+        elif "epoch" in moments(scheduler):
+            scheduler.step()
+
+    def _is_early(self) -> bool:
+        """Whether the criterion has not improved for more than `patience` epochs."""
+        last = self.position.epoch - 1
+        phase, name, mode = self.options.early_stopping_criterion
+        if self.options.patience is None or not self.reporter.has(phase, name, last):
+            return False
+        waited = last - self.reporter.ranking(phase, name, mode)[0][0]
+        if waited > self.options.patience:
+            logging.info(
+                "[Early stopping] %s.%s has not been improved %d epochs continuously. "
+                "The training was stopped at %depoch",
+                phase, name, waited, last,
+            )  # fmt: skip
+        return waited > self.options.patience
+
+    def _state(self, model_state: dict[str, torch.Tensor], *, part: dict[str, Any] | None) -> dict[str, Any]:
+        return {
+            "model": model_state,
+            **self.updater.state_dict(),
+            "reporter": self.reporter.state_dict(),
+            "position": {"epoch": self.position.epoch, "step": self.position.step},
+            "part": part,
+        }
+
+
+def _groups(start: int, steps: int, size: int) -> Iterator[range]:
+    """The batches of each update: `size` of them, fewer at the end of the epoch."""
+    for first in range(start, steps, size):
+        yield range(first, min(first + size, steps))
+
+
+def _crosses(group: range, interval: int | None) -> bool:
+    """Whether a multiple of `interval` lies in this group of batches. A function of the place, not of a counter."""
+    return interval is not None and group.stop // interval > group.start // interval
+
+
+def _time_left(start: float, done: int, left: int) -> float | None:
+    return (time.perf_counter() - start) / done * left if done else None

@@ -1,0 +1,150 @@
+"""What a run leaves behind: the experiment directory, log lines, curves. Only the first rank writes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from tympan.training.checkpoint import Identity, save_checkpoint
+from tympan.training.nbest import Criterion, average_nbest, link_best, remove_others, save_weights
+from tympan.training.reporter import EpochReporter, Reporter
+
+
+class Watcher(Protocol):
+    """Something that shows the run: progress bar, TensorBoard, curves, attention plots, Weights & Biases."""
+
+    def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None: ...
+
+    def logged(self, part: EpochReporter) -> None: ...
+
+    def epoch_done(self, epoch: int, reporter: Reporter, model: nn.Module) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Writer(Protocol):
+    """What the loop tells the outside."""
+
+    def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None: ...
+
+    def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None: ...
+
+    def log(self, message: str, part: EpochReporter) -> None: ...
+
+    def checkpoint(self, state: Mapping[str, Any]) -> None: ...
+
+    def epoch_done(self, epoch: int, reporter: Reporter, state: dict[str, Tensor], model: nn.Module) -> None: ...
+
+    def tidy(self, epoch: int, reporter: Reporter) -> None: ...
+
+    def finish(self, reporter: Reporter) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ExperimentWriter:
+    """Writes the experiment directory as ESPnet2 lays it out."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        identity: Identity,
+        criteria: Sequence[Criterion],
+        nbests: Sequence[int],
+        keep_last: int = 1,
+        averaging_interval: int = 0,
+        watchers: Sequence[Watcher] = (),
+    ) -> None:
+        self.directory = directory
+        self.identity = identity
+        self.criteria = criteria
+        self.nbests = nbests
+        self.keep_last = keep_last
+        self.averaging_interval = averaging_interval
+        self.watchers = watchers
+        self.averaged: list[Path] = []
+        """Averaged models of the finished run."""
+
+    def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None:
+        left = "" if seconds_left is None else f". Estimated time to finish: {_clock(seconds_left)}"
+        logging.info("%d/%depoch started%s", epoch, max_epoch, left)
+
+    def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None:
+        for watcher in self.watchers:
+            watcher.step_done(part, steps=steps, updater=updater)
+
+    def log(self, message: str, part: EpochReporter) -> None:
+        logging.info(message)
+        for watcher in self.watchers:
+            watcher.logged(part)
+
+    def checkpoint(self, state: Mapping[str, Any]) -> None:
+        save_checkpoint(self.directory, state, identity=self.identity)
+
+    def epoch_done(self, epoch: int, reporter: Reporter, state: dict[str, Tensor], model: nn.Module) -> None:
+        logging.info(reporter.log_message(epoch))
+        for watcher in self.watchers:
+            watcher.epoch_done(epoch, reporter, model)
+        save_weights(self.directory / f"{epoch}epoch.pth", state)
+        improved = link_best(self.directory, reporter, epoch, self.criteria)
+        if improved:
+            logging.info("The best model has been updated: %s", ", ".join(improved))
+        else:
+            logging.info("There are no improvements in this epoch")
+
+    def tidy(self, epoch: int, reporter: Reporter) -> None:
+        if self.averaging_interval > 0 and epoch % self.averaging_interval == 0:
+            average_nbest(self.directory, reporter, self.criteria, nbests=self.nbests, till_epoch=epoch)
+        removed = remove_others(
+            self.directory, reporter, epoch, self.criteria, keep=max(self.nbests), keep_last=self.keep_last
+        )
+        if removed:
+            logging.info("The model files were removed: %s", ", ".join(removed))
+
+    def finish(self, reporter: Reporter) -> None:
+        self.averaged = average_nbest(self.directory, reporter, self.criteria, nbests=self.nbests)
+        logging.info("The training was finished at %d epochs", max(reporter.stats, default=0))
+
+    def close(self) -> None:
+        for watcher in self.watchers:
+            watcher.close()
+
+
+class SilentWriter:
+    """The writer of the other ranks."""
+
+    def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None:
+        return None
+
+    def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None:
+        return None
+
+    def log(self, message: str, part: EpochReporter) -> None:
+        logging.info(message)
+
+    def checkpoint(self, state: Mapping[str, Any]) -> None:
+        return None
+
+    def epoch_done(self, epoch: int, reporter: Reporter, state: dict[str, Tensor], model: nn.Module) -> None:
+        logging.info(reporter.log_message(epoch))
+
+    def tidy(self, epoch: int, reporter: Reporter) -> None:
+        return None
+
+    def finish(self, reporter: Reporter) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+def _clock(seconds: float) -> str:
+    hours, rest = divmod(int(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    parts = [(hours, "hours"), (minutes, "minutes"), (int(seconds), "seconds")]
+    return ", ".join(f"{number} {unit}" for number, unit in parts if number) or "less than a second"

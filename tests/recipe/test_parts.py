@@ -1,0 +1,151 @@
+"""Tokens and feature sources: each answers what the stages ask, so that no stage asks which one it has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tympan.errors import UserError
+from tympan.recipe.recipe import Recipe, parse_options
+from tympan.recipe.stored_features import StoredFeatures
+
+PACKAGE = Path(__file__).resolve().parents[2] / "src" / "tympan" / "recipe"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "train.yaml").write_text("{normalize: global_mvn}")
+    (tmp_path / "conf" / "fbank.conf").write_text("--num-mel-bins=80\n")
+    (tmp_path / "conf" / "pitch.conf").write_text("")
+    (tmp_path / "conf" / "lexicon.txt").write_text("GO G OW\nYES Y EH S\n")
+    (tmp_path / "text").write_text("a GO YES\nb YES\n")
+    return tmp_path
+
+
+def recipe(*arguments: str) -> Recipe:
+    return Recipe.of(parse_options(["aishell", *arguments]))
+
+
+@pytest.mark.parametrize("option", ["feats_type", "token_type"])
+def test_only_one_place_chooses(option: str) -> None:
+    found = [
+        path.name
+        for path in PACKAGE.glob("*.py")
+        if re.search(rf"{option} *(==|!=|in )|(==|!=) *[\w.]*{option}\b", path.read_text(encoding="utf-8"))
+    ]
+    assert found == (["recipe.py"] if option == "feats_type" else [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "directory", "training", "decoding"),
+    [
+        ([], "lang_1char", [], []),
+        (["--token_type", "word"], "lang_word", [], []),
+        (
+            ["--token_type", "bpe", "--nbpe", "50"],
+            "lang_bpe50",
+            ["--bpemodel", "data/lang_bpe50/bpe.model"],
+            ["--bpemodel", "data/lang_bpe50/bpe.model"],
+        ),
+        (["--token_type", "phn"], "lang_phn", ["--g2p", "conf/lexicon.txt"], []),
+    ],
+)
+def test_tokens_for_the_commands(
+    arguments: list[str], directory: str, training: list[str], decoding: list[str]
+) -> None:
+    tokens = recipe(*arguments).tokens
+    kind = arguments[1] if arguments else "char"
+    assert tokens.token_list == Path("data", directory, "tokens.txt")
+    shared = ["--token_type", kind, "--token_list", str(tokens.token_list)]
+    assert tokens.training_arguments() == [*shared, *training]
+    assert tokens.decoding_arguments() == decoding
+
+
+def test_units_of_the_n_gram_are_tokens_or_the_words_of_phones() -> None:
+    assert recipe().tokens.ngram_units()("GO YES") == ["G", "O", "<space>", "Y", "E", "S"]
+    phones = recipe("--token_type", "phn").tokens
+    assert phones.tokenizer().text2tokens("GO YES") == ["G", "OW", "Y", "EH", "S"]
+    assert phones.ngram_units()("GO YES") == ["GO", "YES"]
+    assert (recipe().tokens.ngram_settings, phones.ngram_settings) == ({}, {"unit": "word"})
+
+
+def test_token_lists() -> None:
+    sentences = ["GO YES", "YES"]
+    assert recipe("--token_type", "word").tokens.find(sentences, Path("text"))[2:-1] == ["GO", "YES"]
+    assert recipe("--token_type", "phn").tokens.find(sentences, Path("text"))[2:-1] == ["EH", "G", "OW", "S", "Y"]
+    with pytest.raises(UserError, match=r"conf/lexicon\.txt has none of the words of text \(such as 'STOP'\)"):
+        recipe("--token_type", "phn").tokens.find(["STOP"], Path("text"))
+    with pytest.raises(UserError, match="text: it holds no text"):
+        recipe().tokens.find([""], Path("text"))
+
+
+def test_expected_sizes() -> None:
+    sizes = {
+        kind: recipe("--token_type", kind, "--nbpe", "50").tokens.expected_size(recipe().corpus)
+        for kind in ("char", "word", "bpe", "phn")
+    }
+    assert sizes == {"char": 4233, "word": 1000, "bpe": 50, "phn": 100}
+
+
+def test_phones_need_the_search_for_words() -> None:
+    recipe().tokens.check_search("joint", "conf/decode.yaml")
+    phones = recipe("--token_type", "phn").tokens
+    phones.check_search("lexicon", "conf/decode.yaml")
+    with pytest.raises(UserError, match="'search: lexicon', not by joint"):
+        phones.check_search("joint", "conf/decode.yaml")
+
+
+def test_raw_audio() -> None:
+    raw = recipe("--feats_type", "raw")
+    assert raw.train_set == "train"
+    assert raw.features.feature_steps(raw.corpus) == []
+    assert raw.features.length_steps(["train"]) == []
+    arguments = raw.features.training_arguments(raw.corpus)
+    stats = "exp/asr_stats_raw_char_train"
+    assert arguments[:2] == ["--train_data_path_and_name_and_type", "data/train/wav.scp,speech,sound"]
+    assert f"{stats}/valid/text_shape.char" in arguments
+    assert arguments[-6:] == [
+        "--normalize_conf", f"stats_file={stats}/train/feats_stats.npz", "--speed_perturb", "0.9", "1.0", "1.1",
+    ]  # fmt: skip
+    assert raw.features.recordings(["dev"]) == [Path("data/dev/wav.scp")]
+    assert (raw.features.steps_per_second, raw.features.step_dim, raw.features.copies) == (16_000, 1, 1.0)
+    assert raw.features.disk_bytes(100.0, changed_s=50.0) == 0
+
+
+def test_segments_are_read_where_they_are(here: Path) -> None:
+    (here / "data" / "dev").mkdir(parents=True)
+    (here / "data" / "dev" / "segments").touch()
+    assert recipe("--feats_type", "raw").features.decoding_data("dev") == "data/dev/segments,speech,segments"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dim"),
+    [([], 83), (["--feats_type", "fbank"], 80), (["--do_delta", "true"], 249)],
+    ids=["pitch", "fbank", "deltas"],
+)
+def test_stored_features(arguments: list[str], dim: int) -> None:
+    stored = recipe(*arguments)
+    dump = f"dump/train_sp/delta{'true' if dim == 249 else 'false'}"
+    assert stored.train_set == "train_sp"
+    found = stored.features.training_arguments(stored.corpus)
+    assert found[:2] == ["--train_data_path_and_name_and_type", f"{dump}/feats.scp,speech,kaldi_ark"]
+    assert found[-6:] == ["--input_size", str(dim), "--frontend", "null", "--normalize", "null"]
+    assert Path(dump, "text_shape.char") in stored.features.training_needs("train_sp")
+    assert stored.features.recordings(["train_sp"]) == []
+    assert (stored.features.steps_per_second, stored.features.step_dim) == (100, dim)
+    assert stored.features.copies == pytest.approx(1 / 0.9 + 1 + 1 / 1.1)
+    # One copy as it is computed and one normalised, four bytes a number, and flac of the changed audio.
+    plain_dim = 83 if dim != 80 else 80
+    assert stored.features.disk_bytes(10.0, changed_s=1.0) == 10 * 100 * 4 * (plain_dim + dim) + 32_000 * 0.55
+
+
+def test_stored_features_miss_their_settings(here: Path) -> None:
+    (here / "conf" / "pitch.conf").unlink()
+    with pytest.raises(UserError, match=r"--pitch_config: there is no file conf/pitch\.conf"):
+        recipe().features.check()
+    recipe("--feats_type", "fbank").features.check()
+    assert isinstance(recipe().features, StoredFeatures)

@@ -1,0 +1,146 @@
+"""From a training config to batches, with and without shape files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.lm import LmTrainConfig
+from tympan.config.read import parse_training
+from tympan.data.shapes import write_shapes
+from tympan.errors import UserError
+from tympan.runtime.comm import Solo
+from tympan.tasks.asr import AsrTask
+from tympan.tasks.lm import LmTask
+from tympan.training.data import TrainingData, build_data, build_plain_data
+from tympan.training.task import check_data_names
+
+IDS = [f"spk-{number}" for number in range(7)]
+FRAMES = [4000 + 700 * number for number in range(7)]
+
+
+@dataclass(frozen=True)
+class OneOfTwo(Solo):
+    size = 2
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    rng = np.random.default_rng(1)
+    for key, frames in zip(IDS, FRAMES, strict=True):
+        soundfile.write(tmp_path / f"{key}.wav", 0.1 * rng.standard_normal(frames), 16000)
+    (tmp_path / "wav.scp").write_text("".join(f"{key} {key}.wav\n" for key in IDS))
+    (tmp_path / "text").write_text("".join(f"{key} {'ab' * (n + 1)}\n" for n, key in enumerate(IDS)))
+    (tmp_path / "tokens.txt").write_text("<blank>\n<unk>\na\nb\n<sos/eos>\n")
+    return tmp_path
+
+
+def asr_config(corpus: Path, *extra: str) -> Any:
+    data = [
+        f"--{split}_data_path_and_name_and_type={corpus}/{file},{name},{kind}"
+        for split in ("train", "valid")
+        for file, name, kind in (("wav.scp", "speech", "sound"), ("text", "text", "text"))
+    ]
+    common = ["--encoder=conformer", "--model_conf=ctc_weight=1.0", "--token_type=char", "--num_workers=0"]
+    files = [f"--token_list={corpus}/tokens.txt", f"--output_dir={corpus}/exp"]
+    return parse_training(AsrTrainConfig, [*data, *common, *files, *extra], prog="asr_train")
+
+
+def data_of(config: Any, comm: Any = None) -> TrainingData:
+    task = AsrTask() if isinstance(config, AsrTrainConfig) else LmTask()
+    return build_data(task, task.complete(config), comm=comm or Solo())
+
+
+def test_training_and_validation_from_one_config(corpus: Path) -> None:
+    data = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=12000", "--valid_batch_bins=40000"))
+    assert len(data.train.batch_sizes(1)) > len(data.valid.batch_sizes(1))
+    assert "augment_seed" in next(data.train.build_iter(1)).tensors
+    batch = next(data.valid.build_iter(1))
+    assert "augment_seed" not in batch.tensors
+    assert batch.tensors["text"].shape[1] == int(batch.tensors["text_lengths"].max())
+    assert batch.tensors["text"][0][:4].tolist() == [2, 3, 2, 3]
+
+
+@pytest.mark.parametrize("batch_type", ["numel", "length", "bucket", "sorted", "unsorted"])
+def test_measured_lengths_plan_as_the_shape_files_do(corpus: Path, batch_type: str) -> None:
+    write_shapes(corpus / "speech_shape", [(key, [frames]) for key, frames in zip(IDS, FRAMES, strict=True)])
+    write_shapes(corpus / "text_shape.char", [(key, [2 * (n + 1), 5]) for n, key in enumerate(IDS)])
+    options = [f"--batch_type={batch_type}", "--batch_bins=15000", "--batch_size=3"]
+    shape_files = [f"--train_shape_file={corpus}/{name}" for name in ("speech_shape", "text_shape.char")]
+    measured, read = (data_of(asr_config(corpus, *options, *more)).train for more in ([], shape_files))
+    steps = range(measured.num_steps(1))
+    assert [measured.batch_ids(1, step) for step in steps] == [read.batch_ids(1, step) for step in steps]
+    assert measured.describe() == read.describe()
+
+
+def test_shape_files_choose_the_utterances(corpus: Path) -> None:
+    write_shapes(corpus / "speech_shape", {"spk-4": [6800], "spk-1": [4700]})
+    write_shapes(corpus / "text_shape.char", {key: [2 * (n + 1)] for n, key in enumerate(IDS)})
+    shape_files = [f"--train_shape_file={corpus}/{name}" for name in ("speech_shape", "text_shape.char")]
+    folds = ["--fold_length=1000", "--fold_length=150"]
+    factory = data_of(asr_config(corpus, *shape_files, *folds)).train
+    assert [shape.lengths.tolist() for shape in factory.plan.shapes] == [[6800, 4700], [10, 4]]
+    assert {key for step in range(factory.num_steps(1)) for key in factory.batch_ids(1, step)} == {"spk-4", "spk-1"}
+
+
+def test_batch_size_per_device_counts_each_rank(corpus: Path) -> None:
+    config = asr_config(corpus, "--batch_type=unsorted", "--batch_size=3", "--batch_size_per_device=true")
+    assert data_of(config, OneOfTwo()).train.batch_sizes(1) == (7,)
+    assert len(data_of(config).train.batch_sizes(1)) == 2
+
+
+def test_language_model_text(corpus: Path) -> None:
+    data = [f"--{split}_data_path_and_name_and_type={corpus}/text,text,text" for split in ("train", "valid")]
+    options = ["--token_type=char", f"--token_list={corpus}/tokens.txt", "--batch_type=length", "--batch_bins=30"]
+    config = parse_training(LmTrainConfig, [*data, *options, f"--output_dir={corpus}/lm"], prog="lm_train")
+    batches = list(data_of(config).train.build_iter(1))
+    assert sorted(key for batch in batches for key in batch.ids) == IDS
+    assert set(batches[0].tensors) == {"text", "text_lengths", "augment_seed"}
+    assert batches[0].tensors["text"].dtype == torch.int64
+
+
+def test_augmentation_is_for_training_alone(corpus: Path) -> None:
+    config = asr_config(corpus, "--batch_type=unsorted", "--speed_perturb=0.5")
+    data = data_of(config)
+    assert next(data.train.build_iter(1)).tensors["speech_lengths"].max() == pytest.approx(2 * max(FRAMES), abs=2)
+    for factory in (data.valid, build_plain_data(AsrTask(), AsrTask().complete(config)).train):
+        assert next(factory.build_iter(1)).tensors["speech_lengths"].max() == max(FRAMES)
+
+
+def test_effects_of_preprocessor_conf(corpus: Path) -> None:
+    (corpus / "conf.yaml").write_text(
+        "preprocessor_conf:\n"
+        "  data_aug_prob: 1.0\n"
+        "  data_aug_effects:\n"
+        "  - [0.5, polarity_inverse, {}]\n"
+        "  - - 0.5\n"
+        "    - - [0.5, speed_perturb, {factor: 0.5}]\n"
+        "  data_aug_num: [2, 2]\n"
+    )
+    data = data_of(asr_config(corpus, "--batch_type=unsorted", "--config", str(corpus / "conf.yaml")))
+    assert next(data.train.build_iter(1)).tensors["speech_lengths"].max() == pytest.approx(2 * max(FRAMES), abs=2)
+
+
+def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
+    with pytest.raises(UserError, match="speed_perturb: works on recordings, but input_size"):
+        data_of(asr_config(corpus, "--speed_perturb=0.9", "--input_size=83", "--batch_type=numel"))
+    with pytest.raises(UserError, match="16000 Hz, 8000 Hz is expected"):
+        list(data_of(asr_config(corpus, "--frontend_conf", "fs=8000", "--batch_type=numel")).train.build_iter(1))
+
+
+def test_data_names_are_those_of_the_task(corpus: Path) -> None:
+    config = asr_config(corpus)
+    check_data_names(AsrTask(), config)
+    with pytest.raises(UserError, match="does not know the data name 'speech'; it knows text"):
+        check_data_names(LmTask(), config)
+    check_data_names(LmTask(), replace(config, allow_variable_data_keys=True))
+    only_speech = replace(config, valid_data_path_and_name_and_type=config.valid_data_path_and_name_and_type[:1])
+    with pytest.raises(UserError, match=r"--valid_data_path_and_name_and_type is needed for text.*found speech"):
+        check_data_names(AsrTask(), only_speech)
