@@ -256,7 +256,7 @@ def check_decode_config(path: Path, arguments: Sequence[str] = ()) -> InferenceO
         options = parse_inference([*required, *given])
     if options.search is not None:
         kind = find_search(options.search)
-        kind.check_options(options, has_lm=options.lm_file is not None)
+        kind.own_options(options.search_conf)
         if unused := unused_options(kind, given_options(InferenceOptions, given)):
             logger.warning("%s: %s", path, unused)
     return options
