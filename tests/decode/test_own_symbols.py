@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 import torch
 import yaml
 
-from tympan.bin import asr_align
+from tympan.bin import asr_align, asr_inference, pack
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import load_training_config
+from tympan.decode.output import words_of
 from tympan.decode.recognizer import Recognizer
 from tympan.models.build import build_asr_model
 
@@ -53,8 +55,6 @@ def test_own_space_and_unknown_symbols_are_decoded(own_symbols: Path) -> None:
 
 
 def test_own_symbols_are_aligned_and_timed(own_symbols: Path) -> None:
-    from tympan.decode.output import words_of
-
     recognizer = Recognizer.from_pretrained(own_symbols)
     aligned = recognizer.align(AUDIO, "AB<laugh> cx")
     assert aligned.tokens == ("a", "b", "<laugh>", "<gap>", "c", "x")
@@ -70,12 +70,25 @@ def test_pieces_are_joined_with_a_space_where_the_vocabulary_has_one(own_symbols
 
 
 def test_the_models_cleaner_cleans_the_text_to_align(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import soundfile
-
     folder = model(tmp_path / "exp", ["<blank>", "<unk>", *"ABC", "<space>", "<sos/eos>"], cleaner="uppercase")
     soundfile.write(tmp_path / "a.wav", AUDIO, 16000)
     assert asr_align.main([str(folder), "--audio", str(tmp_path / "a.wav"), "--text", "ab c"]) == 0
     assert [line.split()[4] for line in capsys.readouterr().out.splitlines()] == ["AB", "C"]
+
+
+def test_own_symbols_are_packed_and_written(tmp_path: Path, own_symbols: Path) -> None:
+    config = yaml.safe_load((own_symbols / "config.yaml").read_text())
+    (own_symbols / "tokens.txt").write_text("\n".join(TOKENS) + "\n")
+    (own_symbols / "config.yaml").write_text(yaml.safe_dump(config | {"token_list": "tokens.txt"}))
+    packed = tmp_path / "packed"
+    assert pack.main([str(packed), "--model", str(own_symbols)]) == 0
+    soundfile.write(tmp_path / "a.wav", AUDIO, 16000)
+    (tmp_path / "wav.scp").write_text(f"utt {tmp_path / 'a.wav'}\n")
+    data = ["--output_dir", str(tmp_path / "out"), "--data_path_and_name_and_type", f"{tmp_path}/wav.scp,speech,sound"]
+    assert asr_inference.main([*data, "--model_tag", str(packed), "--search", "ctc_greedy"]) == 0
+    said = (tmp_path / "out" / "text").read_text().split(maxsplit=1)[1].split()
+    assert len(said) > 1
+    assert [line.split()[4] for line in (tmp_path / "out" / "ctm").read_text().splitlines()] == said
 
 
 def test_words_with_a_delimiter_of_their_own(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from tympan.config.yaml_text import read_yaml
 from tympan.decode.options import ModelFileOptions, read_settings
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
-from tympan.text.tokenizer import SPACE
 
 CONFIG = "config.yaml"
 SETTINGS = "decode.yaml"
@@ -82,11 +81,11 @@ class ModelFiles:
         # Another toolkit's package is no file: building the tokenizer says what there is.
         return self.find(name) if Path(name).suffix or Path(name).is_file() else None
 
-    def space_symbol(self) -> str:
-        """The token that represents a space."""
+    def symbol(self, name: str, default: str) -> str:
+        """A symbol of the configuration's `preprocessor_conf`, such as `space_symbol`."""
         config = read_yaml(self.asr_train_config).value
         conf = config.get("preprocessor_conf") if isinstance(config, dict) else None
-        return str((conf or {}).get("space_symbol", SPACE))
+        return str((conf or {}).get(name, default))
 
     def companions(self) -> dict[str, Path]:
         """What else decides about the results: small files that the configuration names, or that lie beside it."""

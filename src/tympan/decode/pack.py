@@ -20,7 +20,7 @@ from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
 from tympan.text.ngram.binary import is_binary
 from tympan.text.ngram.load import load_ngram
-from tympan.text.vocabulary import read_token_list
+from tympan.text.vocabulary import UNK, read_token_list
 
 MODEL_KEYS = (
     "input_size",
@@ -148,7 +148,9 @@ def _pack_features(folder: Path, output: Path) -> None:
 
 def _tokens(values: Mapping[str, Any], files: ModelFiles) -> list[str]:
     tokens = values.get("token_list")
-    return list(read_token_list(files.find(tokens)).tokens) if isinstance(tokens, str) else list(tokens or [])
+    if not isinstance(tokens, str):
+        return list(tokens or [])
+    return list(read_token_list(files.find(tokens), unk_symbol=files.symbol("unk_symbol", UNK)).tokens)
 
 
 def _write_weights(source: Path, target: Path) -> None:
