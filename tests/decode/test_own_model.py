@@ -27,5 +27,5 @@ def test_the_first_search_of_a_model_is_its_default(tmp_path: Path) -> None:
 
 def test_a_model_that_can_only_be_trained_is_rejected(tmp_path: Path) -> None:
     folder = model(tmp_path / "exp", TOKENS, model="own_model:OnlyTrained", model_conf={})
-    with pytest.raises(UserError, match="'own_model:OnlyTrained' can be trained but not decoded"):
+    with pytest.raises(UserError, match="class OnlyTrained of this model can be trained but not decoded"):
         Recognizer.from_pretrained(folder, allow_import=True)

@@ -92,3 +92,12 @@ def test_the_folder_that_one_stands_in_is_filled(model: Path, tmp_path: Path, mo
     assert cli(["pack", ".", "--model", str(model)]) == 0
     assert sorted(path.name for path in Path().iterdir()) == ["config.yaml", "model.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["exp", "here"]
+
+
+def test_packing_runs_no_code_that_a_configuration_names(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoder": "trap:Encoder", "encoder_conf": {}}))
+    assert cli(["pack", str(tmp_path / "packed"), "--model", str(model)]) == 2
+    assert "loading it runs its code" in capsys.readouterr().err
+    assert not (tmp_path / "packed").exists()

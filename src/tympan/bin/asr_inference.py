@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,16 +28,21 @@ if TYPE_CHECKING:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    options = parse_inference(arguments, description=__doc__)
+    return run_inference(arguments, partial(parse_inference, description=__doc__), name="asr_inference")
+
+
+def run_inference(arguments: Sequence[str], parse: Callable[[Sequence[str]], InferenceOptions], *, name: str) -> int:
+    """Decode as the command line says. `name` is the command's, for its log."""
+    options = parse(arguments)
     packed = _packed_options(options)
     if packed is not None:
         # What the folder brings comes first, and what is said here wins.
-        options = parse_inference(["--config", str(packed), *arguments])
+        options = parse(["--config", str(packed), *arguments])
 
     from tympan.decode.session import Work, decode_data, read_utterances
     from tympan.runtime.log import setup_logging
 
-    setup_logging(options.log_level, options.output_dir / "logdir" / "asr_inference.log")
+    setup_logging(options.log_level, options.output_dir / "logdir" / f"{name}.log")
     spec = _spec(options, given=given_options(InferenceOptions, arguments))
     _report_idle(options, spec)
     utterances = read_utterances(options.data_path_and_name_and_type, key_file=options.key_file)

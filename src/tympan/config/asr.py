@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from tympan.config.choices import ASR_MODELS
-from tympan.config.model import MODEL, SpeechTrainConfig, check_speech_model
+from tympan.config.model import MODEL, SpeechToTextConfig, check_speech_model
 from tympan.config.option import choice, conf_of, not_yet
 from tympan.config.resolve import Conflict
-from tympan.config.text import TextConfig, TextOptions, check_text, text_config
+from tympan.config.text import check_text
 from tympan.config.train import TrainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsrTrainConfig(TextOptions, SpeechTrainConfig):
+class AsrTrainConfig(SpeechToTextConfig):
     """The configuration of a recognizer's training run; every `*_conf` is complete."""
 
     joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
@@ -24,10 +24,6 @@ class AsrTrainConfig(TextOptions, SpeechTrainConfig):
     aux_ctc_tasks: list[str] = not_yet([], instead="leave it out")
     model: str = choice(ASR_MODELS, "espnet", help="the model as a whole", group=MODEL)
     model_conf: dict[str, Any] = conf_of("model", help="its parameters", group=MODEL)
-
-    @property
-    def text(self) -> TextConfig:
-        return text_config(self, self.preprocessor_conf)
 
     @staticmethod
     def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -19,7 +19,7 @@ from tympan.config.choices import (
 )
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
 from tympan.config.resolve import Conflict
-from tympan.config.text import TEXT
+from tympan.config.text import TEXT, TextConfig, TextOptions, text_config
 from tympan.config.train import TrainConfig
 
 MODEL = "model"
@@ -85,6 +85,20 @@ class SpeechDataOptions:
 @dataclass(frozen=True, kw_only=True)
 class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, TrainConfig):
     """The options of every task that hears."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeechToTextConfig(TextOptions, SpeechTrainConfig):
+    """The options of every task from speech to text."""
+
+    @property
+    def text(self) -> TextConfig:
+        return text_config(self, self.preprocessor_conf)
+
+    @property
+    def token_lists(self) -> dict[str, TextConfig]:
+        """By option, the texts whose tokens a saved configuration holds."""
+        return {"token_list": self.text}
 
 
 def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from tympan.config.choices import DECODERS, ENCODERS, ST_MODELS, ST_PREPROCESSORS
 from tympan.config.espnet2 import OPTION_ORDER
-from tympan.config.model import MODEL, SpeechTrainConfig, check_speech_model
+from tympan.config.model import MODEL, SpeechToTextConfig, check_speech_model
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
 from tympan.config.resolve import Conflict
-from tympan.config.text import OTHER_TOKENS, TEXT, TextConfig, TextOptions, TokenType, check_text, text_config
+from tympan.config.text import OTHER_TOKENS, TEXT, TextConfig, TokenType, check_text
 from tympan.config.train import TrainConfig
 
 _ORDER = """
@@ -51,7 +51,7 @@ class StPreprocessorConf:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StTrainConfig(TextOptions, SpeechTrainConfig):
+class StTrainConfig(SpeechToTextConfig):
     """The configuration of a translation model's training run. `text` is the target language, `src_text` the source."""
 
     OPTION_ORDER: ClassVar[tuple[str, ...]] = (
@@ -94,8 +94,9 @@ class StTrainConfig(TextOptions, SpeechTrainConfig):
     md_encoder_conf: dict[str, Any] = not_yet({}, instead=_MULTI_DECODER)
 
     @property
-    def text(self) -> TextConfig:
-        return text_config(self, self.preprocessor_conf)
+    def token_lists(self) -> dict[str, TextConfig]:
+        target = {"token_list": self.text}
+        return target if self.src_token_list is None else {**target, "src_token_list": self.src_text}
 
     @property
     def src_text(self) -> TextConfig:

@@ -6,25 +6,26 @@ import dataclasses
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
+from tympan.config.model import SpeechToTextConfig
 from tympan.config.read import load_training_config
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
-from tympan.models.build import build_asr_model
+from tympan.models.build import speech_kind
 from tympan.models.lm.build import build_lm
 from tympan.models.lm.model import LanguageModel
 from tympan.models.speech_model import HasDecoder, SpeechModel
 from tympan.models.weights import fill_weights, load_weights
 from tympan.nn.frozen import freeze
 from tympan.runtime.precision import choose_precision
-from tympan.text.codec import TextCodec, build_codec
+from tympan.text.codec import TextCodec, build_codec, read_vocabulary
 from tympan.text.lexicon import Lexicon
 from tympan.text.phonemes import PhonemeTokenizer
 from tympan.text.vocabulary import read_token_list
@@ -75,16 +76,17 @@ def load_model(
     files.check()
     device = device or torch.device("cpu")
     number_format = _number_format(dtype, device)
-    config = load_training_config(AsrTrainConfig, files.asr_train_config, allow_import=allow_import)
+    kind = speech_kind(files.config_values())
+    config = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
     codec = _codec(config, files)
-    config = dataclasses.replace(config, token_list=list(codec.vocabulary.tokens))
+    config = _with_tokens(config, files)
     weights = load_weights(files.asr_model_file)
-    model = build_asr_model(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
+    model = kind.build(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
     fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
     if not isinstance(model, SpeechModel):
         raise UserError(
-            f"{files.asr_train_config}: the model class '{config.model}' can be trained but not decoded: it lacks "
-            "something of tympan.models.speech_model.SpeechModel"
+            f"{files.asr_train_config}: the class {type(model).__name__} of this model can be trained but not decoded: "
+            "it lacks something of tympan.models.speech_model.SpeechModel"
         )
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
@@ -115,14 +117,24 @@ def _number_format(name: str, device: torch.device) -> torch.dtype:
     return FORMATS[name]
 
 
-def _with_statistics(config: AsrTrainConfig, files: ModelFiles, weights: dict[str, Tensor]) -> AsrTrainConfig:
+def _with_tokens(config: SpeechToTextConfig, files: ModelFiles) -> SpeechToTextConfig:
+    """With the tokens themselves where the configuration names their files."""
+    source = str(files.asr_train_config)
+    lists: dict[str, Any] = {
+        name: list(read_vocabulary(text, find=files.find, source=f"{source}: {name}").tokens)
+        for name, text in config.token_lists.items()
+    }
+    return dataclasses.replace(config, **lists)
+
+
+def _with_statistics(config: SpeechToTextConfig, files: ModelFiles, weights: dict[str, Tensor]) -> SpeechToTextConfig:
     stats = (config.normalize_conf or {}).get("stats_file")
     if config.normalize != "global_mvn" or "normalize.mean" in weights or stats is None:
         return config
     return dataclasses.replace(config, normalize_conf={**config.normalize_conf, "stats_file": str(files.find(stats))})
 
 
-def _codec(config: AsrTrainConfig, files: ModelFiles) -> TextCodec:
+def _codec(config: SpeechToTextConfig, files: ModelFiles) -> TextCodec:
     """What the configuration says about text, with the options given in its place."""
     text = config.text
     if files.token_type is not None:

@@ -72,10 +72,15 @@ class ModelFiles:
         if missing:
             raise UserError("\n".join(missing))
 
+    def config_values(self) -> dict[str, Any]:
+        """The configuration as it is written."""
+        found = read_yaml(self.asr_train_config).value
+        return found if isinstance(found, dict) else {}
+
     def lexicon(self) -> Path | None:
         """The file that the configuration names for the phones of words, where it names one."""
-        config = read_yaml(self.asr_train_config).value
-        name = config.get("g2p") if isinstance(config, dict) else None
+        config = self.config_values()
+        name = config.get("g2p")
         if name is None or name in PACKAGES or (self.token_type or config.get("token_type")) != "phn":
             return None
         # Another toolkit's package is no file: building the tokenizer says what there is.
@@ -83,14 +88,12 @@ class ModelFiles:
 
     def symbol(self, name: str, default: str) -> str:
         """A symbol of the configuration's `preprocessor_conf`, such as `space_symbol`."""
-        config = read_yaml(self.asr_train_config).value
-        conf = config.get("preprocessor_conf") if isinstance(config, dict) else None
+        conf = self.config_values().get("preprocessor_conf")
         return str((conf or {}).get(name, default))
 
     def companions(self) -> dict[str, Path]:
         """What else decides about the results: small files that the configuration names, or that lie beside it."""
-        config = read_yaml(self.asr_train_config).value
-        named = config if isinstance(config, dict) else {}
+        named = self.config_values()
         found = {"lexicon": self.lexicon()}
         for name in ("token_list", "bpemodel", "non_linguistic_symbols"):
             if isinstance(named.get(name), str):

@@ -172,10 +172,8 @@ class SpeechDataOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceOptions(
-    PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOptions, ModelFileOptions, SpeechDataOptions
-):
-    """The options of `tympan asr_inference`. The help shows the last class first."""
+class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOptions):
+    """How a data directory is decoded, whatever the task."""
 
     model_tag: str | None = option(
         None, help="instead of single files: a packed folder, or OWNER/NAME on a hub, with its options", group=MODEL
@@ -192,6 +190,12 @@ class InferenceOptions(
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'", group=WORK)
 
     allow_variable_data_keys: bool = not_yet(False, instead="the data name is speech")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
+    """The options of `tympan asr_inference`. The help shows the last class first."""
+
     word_lm_train_config: str | None = not_yet(None, instead="use a language model over the same tokens")
     word_lm_file: str | None = not_yet(None, instead="use a language model over the same tokens")
     enh_s2t_task: bool = not_yet(False, instead="leave it out")

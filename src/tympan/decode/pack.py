@@ -11,45 +11,25 @@ from typing import Any
 import yaml
 from safetensors.torch import save
 
+from tympan.config.lm import LmTrainConfig
+from tympan.config.model import MODEL
+from tympan.config.option import options_of
+from tympan.config.read import load_training_config
+from tympan.config.train import TrainConfig
 from tympan.decode.load import load_model
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
 from tympan.decode.options import DecodeOptions, merged_options
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
+from tympan.models.build import speech_kind
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
 from tympan.text.ngram.binary import is_binary
 from tympan.text.ngram.load import load_ngram
 from tympan.text.vocabulary import UNK, read_token_list
 
-MODEL_KEYS = (
-    "input_size",
-    "ctc_conf",
-    "token_type",
-    "cleaner",
-    "g2p",
-    "frontend",
-    "frontend_conf",
-    "specaug",
-    "specaug_conf",
-    "normalize",
-    "normalize_conf",
-    "model",
-    "model_conf",
-    "preencoder",
-    "preencoder_conf",
-    "encoder",
-    "encoder_conf",
-    "postencoder",
-    "postencoder_conf",
-    "decoder",
-    "decoder_conf",
-    "preprocessor",
-    "preprocessor_conf",
-    "lm",
-    "lm_conf",
-)
-"""What a model is made of; the rest of a training configuration is about data, and places of another machine."""
+TEXT_KEYS = ("token_type", "cleaner", "g2p", "preprocessor", "preprocessor_conf")
+"""What decoding needs of the options of text, beside the token list."""
 
 
 def pack_model(
@@ -65,7 +45,7 @@ def pack_model(
     if output.exists() and any(output.iterdir()):
         raise UserError(f"{output}: is not empty; choose another folder for the packed model")
     with atomic_folder(output) as folder:
-        _write(files, folder, options)
+        _write(files, folder, options, allow_import=allow_import)
         try:
             _try(folder, files, options or DecodeOptions(), allow_import=allow_import)
         except UserError as error:
@@ -75,11 +55,11 @@ def pack_model(
     return output
 
 
-def _write(files: ModelFiles, output: Path, options: DecodeOptions | None) -> None:
-    _pack_recognizer(files, output)
+def _write(files: ModelFiles, output: Path, options: DecodeOptions | None, *, allow_import: bool) -> None:
+    _pack_recognizer(files, output, allow_import=allow_import)
     if files.lm_train_config is not None and files.lm_file is not None:
         values = _read(files.lm_train_config)
-        config = {key: values[key] for key in MODEL_KEYS if key in values}
+        config = _model_options(values, LmTrainConfig)
         _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
         _write_weights(files.lm_file, output / "lm" / "model.safetensors")
     if files.ngram_file is not None:
@@ -107,10 +87,13 @@ def _ngram_suffix(path: Path) -> str:
     return path.suffix or (".bin" if is_binary(path) else ".arpa")
 
 
-def _pack_recognizer(files: ModelFiles, output: Path) -> None:
+def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> None:
     values = _read(files.asr_train_config)
-    config = {key: values[key] for key in MODEL_KEYS if key in values}
-    config["token_list"] = _tokens(values, files)
+    kind = speech_kind(values)
+    config = _model_options(values, kind.config_class)
+    training = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
+    for name in training.token_lists:
+        config[name] = _tokens(values, files, name)
     if files.token_type is not None:
         config["token_type"] = files.token_type
     bpemodel = files.bpemodel or (files.find(values["bpemodel"]) if values.get("bpemodel") else None)
@@ -146,8 +129,15 @@ def _pack_features(folder: Path, output: Path) -> None:
     _write_yaml(output / FEATURES_FILE, values)
 
 
-def _tokens(values: Mapping[str, Any], files: ModelFiles) -> list[str]:
-    tokens = values.get("token_list")
+def _model_options(values: Mapping[str, Any], schema: type[TrainConfig]) -> dict[str, Any]:
+    """What makes the model and reads its tokens. The rest is about training, data and a machine."""
+    options = options_of(schema)
+    names = [name for name, item in options.items() if item.extra.group == MODEL and name != "init"]
+    return {name: values[name] for name in (*names, *TEXT_KEYS) if name in values}
+
+
+def _tokens(values: Mapping[str, Any], files: ModelFiles, name: str = "token_list") -> list[str]:
+    tokens = values.get(name)
     if not isinstance(tokens, str):
         return list(tokens or [])
     return list(read_token_list(files.find(tokens), unk_symbol=files.symbol("unk_symbol", UNK)).tokens)

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import yaml
 
-from tympan.config.asr import AsrTrainConfig
+from tympan.config.model import SpeechTrainConfig
 from tympan.data.audio import Audio
 from tympan.decode.model_files import FEATURES_FILE
 from tympan.errors import UserError
@@ -88,7 +88,7 @@ class FeatureRecipe:
         return compute_features(Audio(samples, self.rate), self.options, utterance="audio", stats=self.stats)
 
 
-def speech_input(config: AsrTrainConfig, model: SpeechModel, *, folder: Path) -> SpeechInput:
+def speech_input(config: SpeechTrainConfig, model: SpeechModel, *, folder: Path) -> SpeechInput:
     """Of a model and its training configuration."""
     if config.input_size is None:
         rate = parse_rate(config.frontend_conf.get("fs", 16000))

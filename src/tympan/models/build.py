@@ -1,23 +1,29 @@
-"""The model of a training configuration: which family it is, and its builder."""
+"""The model of a training configuration: which kind and family it is, and its builder."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
+from tympan.config.model import SpeechToTextConfig
+from tympan.config.signature import import_class
 from tympan.models.hybrid import build_hybrid
 from tympan.models.lm.build import build_lm
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
 
-__all__ = ["FAMILIES", "build_asr_model", "build_lm"]
+__all__ = ["FAMILIES", "SPEECH_KINDS", "build_asr_model", "build_lm", "speech_kind"]
 
 
 class Builder(Protocol):
-    def __call__(self, config: AsrTrainConfig, *, reads_statistics: bool) -> nn.Module: ...
+    """Builds an untrained model. `reads_statistics` false leaves `global_mvn` empty, for weights that bring them."""
+
+    def __call__(self, config: Any, *, reads_statistics: bool = True) -> nn.Module: ...
 
 
 FAMILIES: Mapping[str, Builder] = {}
@@ -31,3 +37,37 @@ def build_asr_model(config: AsrTrainConfig, *, reads_statistics: bool = True) ->
     """
     build = FAMILIES.get(config.decoder or "", build_hybrid)
     return build(config, reads_statistics=reads_statistics)
+
+
+@dataclass(frozen=True)
+class SpeechKind:
+    """A kind of configuration whose model turns speech into text, so that it can be decoded."""
+
+    config: str
+    """`module:Class` of the configuration."""
+    builder: str
+    """`module:function` of its builder."""
+    marker: str | None = None
+    """An option that only configurations of this kind have; None is recognition, which all others are."""
+
+    @property
+    def config_class(self) -> type[SpeechToTextConfig]:
+        found: type[SpeechToTextConfig] = import_class(self.config)
+        return found
+
+    @property
+    def build(self) -> Builder:
+        module, _, name = self.builder.partition(":")
+        found: Builder = getattr(importlib.import_module(module), name)
+        return found
+
+
+SPEECH_KINDS = (
+    SpeechKind("tympan.config.st:StTrainConfig", "tympan.models.st:build_st_model", marker="src_token_list"),
+    SpeechKind("tympan.config.asr:AsrTrainConfig", "tympan.models.build:build_asr_model"),
+)
+
+
+def speech_kind(values: Mapping[str, Any]) -> SpeechKind:
+    """The kind of a saved configuration, by its options."""
+    return next(kind for kind in SPEECH_KINDS if kind.marker is None or kind.marker in values)
