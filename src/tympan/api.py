@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_write
+
 if TYPE_CHECKING:
-    from tympan.data.kaldi_dir import DataDir
+    from tympan.data.kaldi_dir import DataDir, Segment
     from tympan.decode.recognizer import Recognizer
+    from tympan.decode.session import Speech
     from tympan.score.result import ScoreResult
     from tympan.score.transcripts import Unit
     from tympan.training.task import AnyTask
 
 PathLike = str | os.PathLike[str]
+
+AT_ONCE = 64
+"""Utterances that `evaluate` reads before it decodes them; the recognizer plans its batches among them."""
 
 
 @dataclass(frozen=True)
@@ -88,4 +96,42 @@ def evaluate(
     `unit` is `word` or `char`; None takes `char` where the model's language is written without spaces. `output_dir`
     keeps the hypotheses. `options` are decode options. An utterance that can't be decoded counts as deletions.
     """
-    raise NotImplementedError
+    from tympan.data.kaldi_dir import DataDir
+    from tympan.decode.recognizer import Recognizer
+    from tympan.score.inputs import score_files
+
+    recognizer = model if isinstance(model, Recognizer) else load(model, **options)
+    if isinstance(model, Recognizer) and options:
+        raise UserError(f"{', '.join(options)}: a recognizer has its options already; give them to tympan.load")
+    directory = data if isinstance(data, DataDir) else DataDir.read(data)
+    if not directory.text:
+        raise UserError(f"{directory.path}: there is no text to score against")
+    written_as = recognizer.loaded.codec.separator
+    with tempfile.TemporaryDirectory(prefix="tympan-evaluate-") as folder:
+        hypotheses = Path(folder if output_dir is None else output_dir) / "text"
+        with atomic_write(hypotheses) as stream:
+            stream.writelines(f"{name} {text}\n" for name, text in _transcripts(recognizer, directory))
+        return score_files(directory.path / "text", hypotheses, unit=unit or ("word" if written_as else "char"))
+
+
+def _transcripts(recognizer: Recognizer, data: DataDir) -> Iterator[tuple[str, str]]:
+    """The best hypothesis of every utterance with a reference, `AT_ONCE` of them read at a time."""
+    from tympan.decode.session import decode_together
+
+    parts = [(name, replace(part, recording=source)) for name, source, part in data.parts() if name in data.text]
+    for first in range(0, len(parts), AT_ONCE):
+        chunk = parts[first : first + AT_ONCE]
+        for result in decode_together(recognizer, [(name, _read(recognizer, part, data.path)) for name, part in chunk]):
+            if result.error is None:
+                yield result.id, result.hypotheses[0].text
+            else:
+                logging.warning("%s was not decoded and counts as deletions: %s", result.id, result.error)
+
+
+def _read(recognizer: Recognizer, segment: Segment, base: Path) -> Speech:
+    try:
+        speech = recognizer.read_segment(segment, base=base)
+        recognizer.check_length(speech)
+    except UserError as error:
+        return error
+    return speech
