@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tympan.decode.search import find_search
 from tympan.errors import UserError
 from tympan.recipe.recipe import Recipe, parse_options
 from tympan.recipe.stored_features import StoredFeatures
@@ -92,11 +93,11 @@ def test_expected_sizes() -> None:
 
 
 def test_phones_need_the_search_for_words() -> None:
-    recipe().tokens.check_search("joint", "conf/decode.yaml")
+    recipe().tokens.check_search(find_search("joint"), "conf/decode.yaml")
     phones = recipe("--token_type", "phn").tokens
-    phones.check_search("lexicon", "conf/decode.yaml")
-    with pytest.raises(UserError, match="'search: lexicon', not by joint"):
-        phones.check_search("joint", "conf/decode.yaml")
+    phones.check_search(find_search("lexicon"), "conf/decode.yaml")
+    with pytest.raises(UserError, match="'search: lexicon'; the file has search: joint"):
+        phones.check_search(find_search("joint"), "conf/decode.yaml")
 
 
 def test_raw_audio() -> None:

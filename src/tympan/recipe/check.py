@@ -138,10 +138,10 @@ def _parse_inference(recipe: Recipe) -> DecodeOptions:
     arguments = inference_arguments(recipe, recipe.corpus.dev)
     assert arguments[:2] == ["--config", options.decode_config]
     search = part_of(check_decode_config(Path(options.decode_config), arguments[2:]), DecodeOptions)
-    name = search.search or "joint"
-    recipe.tokens.check_search(name, options.decode_config)
-    if "lexicon" in find_search(name).needs and options.lm_config and search.lm_weight != 0:
+    kind = None if search.search is None else find_search(search.search)
+    recipe.tokens.check_search(kind, options.decode_config)
+    if kind is not None and not kind.takes_lm and options.lm_config and search.lm_weight != 0:
         raise UserError(
-            f'search {name} uses the n-gram of words and no neural LM: say --lm_config "" (or lm_weight: 0.0).'
+            f'search {kind.name} uses the n-gram of words and no neural LM: say --lm_config "" (or lm_weight: 0.0).'
         )
     return search

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from tympan.data.kaldi_dir import read_table
+from tympan.decode.search import SearchKind
 from tympan.errors import UserError
 from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
@@ -99,7 +100,7 @@ class Tokens(Protocol):
         """Number of tokens before the dictionary is made."""
         return corpus.vocab_sizes.get(self.kind, TYPICAL_SIZE)
 
-    def check_search(self, search: str, decode_config: str) -> None:
+    def check_search(self, search: SearchKind | None, decode_config: str) -> None:
         """UserError for a search that cannot turn these tokens into text."""
         return
 
@@ -217,11 +218,12 @@ class Phones(Tokens):
     def expected_size(self, corpus: Corpus) -> int:
         return corpus.vocab_sizes.get(self.kind, PHONES)
 
-    def check_search(self, search: str, decode_config: str) -> None:
-        if search != "lexicon":
+    def check_search(self, search: SearchKind | None, decode_config: str) -> None:
+        if search is None or "lexicon" not in search.needs:
+            found = "no search" if search is None else f"search: {search.name}"
             raise UserError(
-                f"--decode_config {decode_config}: with token_type phn the words are found by 'search: lexicon', "
-                f"not by {search}."
+                f"--decode_config {decode_config}: with token_type phn, words are found by 'search: lexicon'; "
+                f"the file has {found}."
             )
 
 
