@@ -99,6 +99,11 @@ def test_options_that_pages_show_exist(capsys: pytest.CaptureFixture[str]) -> No
             name = tuple(words[:2] if words[:2] == ["recipe", "new"] else words[:1])
             if not name or name[0].startswith("-"):
                 continue
+            if name == ("train",):
+                # A task's own options: tests/tasks runs those of tasks.md
+                if len(words) < 2 or ":" in words[1] or words[1].isupper():
+                    continue
+                name = (*words[:2],)
             if name not in helps:
                 with pytest.raises(SystemExit) as ended:
                     raise SystemExit(cli([*name, "--help"]))

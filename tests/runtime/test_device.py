@@ -16,7 +16,7 @@ from tympan.runtime import device
 from tympan.runtime.device import Found, backend_for, choose_kind, device_of, prepare_environment
 
 STAND_IN = Path(__file__).with_name("stand_in")
-SMALL_ASR = Path(__file__).parents[1] / "train"
+SMALL_ASR = Path(__file__).parents[1] / "training"
 
 
 @pytest.fixture
