@@ -98,3 +98,11 @@ def test_every_command_has_help_and_can_be_run_as_a_module(name: str, capsys: py
         cli([name, "--help"])
     assert caught.value.code == 0
     assert f"usage: tympan {name}" in capsys.readouterr().out
+
+
+def test_every_command_is_listed_in_one_group(capsys: pytest.CaptureFixture[str]) -> None:
+    grouped = [name for names in main_module.GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(main_module.commands())
+    assert cli([]) == 0
+    printed = capsys.readouterr().out
+    assert printed.index("start here:") < printed.index("  demo ") < printed.index("train:")

@@ -1,4 +1,4 @@
-"""Normalise features with CMVN statistics, and add deltas if asked; writes new archives."""
+"""Normalize features with CMVN statistics and optionally add deltas; writes new archives."""
 
 from __future__ import annotations
 

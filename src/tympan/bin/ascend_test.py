@@ -1,4 +1,4 @@
-"""AISHELL as the Ascend port's test scripts run it: full or performance training, with their closing lines and logs."""
+"""Run AISHELL as the test scripts of the Ascend port do, with their closing lines and logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Align given texts to their recordings by CTC: when each word is said, and how surely."""
+"""Align given texts to their recordings with CTC: the time and confidence of every word."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recognize the utterances of a data directory: batched joint search, ESPnet2's options and output tree."""
+"""Recognize the utterances of a data directory (ESPnet2's asr_inference)."""
 
 from __future__ import annotations
 

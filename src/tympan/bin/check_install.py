@@ -1,4 +1,4 @@
-"""Check the installation: versions, devices, and whether each part of Tympan works here."""
+"""Check the installation: versions, devices, and whether each part of Tympan works on this machine."""
 
 from __future__ import annotations
 

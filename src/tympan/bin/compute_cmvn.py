@@ -1,4 +1,4 @@
-"""Gather mean and variance statistics of features, as Kaldi's compute-cmvn-stats does."""
+"""Compute mean and variance statistics of features, as Kaldi's compute-cmvn-stats does."""
 
 from __future__ import annotations
 

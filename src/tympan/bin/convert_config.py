@@ -1,4 +1,4 @@
-"""Translate an ESPnet1 configuration (training, language model, decoding, SpecAugment) into Tympan's options."""
+"""Convert an ESPnet1 configuration (training, language model, decoding, SpecAugment) to Tympan's options."""
 
 from __future__ import annotations
 

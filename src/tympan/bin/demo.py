@@ -1,4 +1,4 @@
-"""The whole recipe in minutes: synthesise a small AISHELL on this machine, train, decode, score, report."""
+"""Run a whole recipe in minutes: synthesize a small AISHELL, train, decode, score, write a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mend a data directory: sort it, drop what is broken, keep a copy of the files, tell what was dropped."""
+"""Repair a data directory: sort it, drop broken entries, keep a copy of the files, report what was dropped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Perplexity of a text under a neural language model, of the whole and of each utterance."""
+"""Compute the perplexity of a text under a neural language model, in total and per utterance."""
 
 from __future__ import annotations
 

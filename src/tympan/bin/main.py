@@ -34,6 +34,19 @@ _tympan() {{
 complete -o default -F _tympan tympan"""
 
 
+GROUPS = {
+    "start here": ("demo", "recipe", "check_install"),
+    "train": ("asr_train", "lm_train", "st_train", "train", "average_model", "reproduce", "plan_batches"),
+    "recognize and translate": ("transcribe", "asr_inference", "asr_align", "st_inference", "pack"),
+    "score": ("score", "report", "st_score", "lm_calc_perplexity"),
+    "data": ("validate_data", "fix_data", "combine_data", "copy_data", "subset_data", "perturb_data"),
+    "features": ("make_features", "compute_cmvn", "apply_cmvn"),
+    "text and language models": ("tokenize_text", "spm_train", "make_dict", "ngram_train", "ngram_query"),
+    "from other toolkits": ("convert_config", "ascend_test"),
+}
+"""The commands as `tympan` lists them."""
+
+
 def cli(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
     args = list(sys.argv[1:] if argv is None else argv)
@@ -86,5 +99,7 @@ def _command(name: str) -> Main:
 def _listing() -> str:
     known = commands()
     width = max(map(len, known), default=0)
-    lines = [f"  {name:<{width}}  {purpose}" for name, purpose in known.items()]
-    return "\n".join([USAGE, "", "commands:", *lines])
+    lines = [USAGE]
+    for title, names in GROUPS.items():
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {known[name]}" for name in names)]
+    return "\n".join(lines)

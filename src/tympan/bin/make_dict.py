@@ -1,4 +1,4 @@
-"""Make ESPnet1's dictionary (units.txt) and ESPnet2's token list of a Kaldi `text` file."""
+"""Make ESPnet1's dictionary (units.txt) and ESPnet2's token list from a Kaldi `text` file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make filterbank, pitch or MFCC features of a data directory, as Kaldi does."""
+"""Compute filterbank, pitch or MFCC features of a data directory, as Kaldi does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Score sentences with an n-gram language model: log10 probabilities and perplexity, as KenLM's query."""
+"""Score sentences with an n-gram language model: log10 probabilities and perplexity, like KenLM's query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimate an n-gram language model as KenLM's lmplz does, without it: ARPA text and a memory-mapped binary."""
+"""Estimate an n-gram language model like KenLM's lmplz: ARPA text and a memory-mapped binary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speed-perturb a data directory: every utterance at every speed, under ids such as sp0.9-ID."""
+"""Speed-perturb a data directory: every utterance at every speed, with ids such as sp0.9-ID."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show the batches that a training would use: how many, how long, how much padding."""
+"""Show the batches that a training run would use: their number, lengths and padding."""
 
 from __future__ import annotations
 

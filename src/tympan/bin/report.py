@@ -1,4 +1,4 @@
-"""Write report.html: where a recogniser goes wrong, to look at and to listen to."""
+"""Write report.html: the errors of a recognizer, with audio and spectrograms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a finished training again and say whether the result is identical."""
+"""Run a finished training run again and report whether the result is identical."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Score hypotheses against references: sclite's table, alignments, confusions, intervals."""
+"""Score hypotheses against references: sclite's table, alignments, confusions, confidence intervals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translate the utterances of a data directory: ESPnet2's st_inference, its options and output tree."""
+"""Translate the utterances of a data directory (ESPnet2's st_inference)."""
 
 from __future__ import annotations
 

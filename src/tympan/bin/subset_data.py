@@ -1,4 +1,4 @@
-"""Take some utterances of a data directory: a number of them, or those of a list."""
+"""Select utterances of a data directory: a number of them, or those of a list."""
 
 from __future__ import annotations
 

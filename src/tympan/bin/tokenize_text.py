@@ -1,4 +1,4 @@
-"""Tokenize a text, or make the token list of it (ESPnet2's options)."""
+"""Tokenize a text, or make a token list from it (ESPnet2's tokenize_text)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train any task: `tympan train asr ...`, or a task of your own with `tympan train package.module:MyTask ...`."""
+"""Train any task: a registered one such as asr, or your own as package.module:MyTask."""
 
 from __future__ import annotations
 

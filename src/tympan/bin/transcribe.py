@@ -1,4 +1,4 @@
-"""Transcribe recordings with a packed model: text on the terminal, or JSON, subtitles, time marks."""
+"""Transcribe recordings with a packed model: text, JSON, subtitles or word times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a Kaldi-style data directory and its audio; lists every fault with file and line."""
+"""Check a Kaldi-style data directory and its audio; list every fault with file and line."""
 
 from __future__ import annotations
 
