@@ -21,12 +21,12 @@ OWN_WAY = ("aishell", "tasks", "tutorial", "training-options", "migration", "tro
 """Pages whose commands have a test of their own, below or in tests/tasks."""
 ONE_WAY = ("README", "data", "decoding", "language-models", "text-and-batches")
 """Pages whose commands run one after the other in a directory with what they name."""
-NOT_RUN = re.compile(r"# not run[^:]*: \S")
-FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"(?:^ *<!-- not run[^:\n]*: (\S[^\n]*) -->\n)?^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+"""A block of code; a comment right before it, which does not render, says why the tests do not run it."""
 
 
 def fenced(page: Path, language: str) -> list[str]:
-    return [body for kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind == language]
+    return [body for _, kind, body in FENCE.findall(page.read_text(encoding="utf-8")) if kind == language]
 
 
 def lines_of(block: str) -> list[str]:
@@ -35,9 +35,9 @@ def lines_of(block: str) -> list[str]:
 
 
 def blocks(page: Path) -> Iterator[list[str]]:
-    """The commands of each ```bash block; a block that says why it is not run is left out."""
-    for block in fenced(page, "bash"):
-        if not NOT_RUN.search(block):
+    """The commands of each ```bash block; a block with a reason why it is not run is left out."""
+    for reason, kind, block in FENCE.findall(page.read_text(encoding="utf-8")):
+        if kind == "bash" and not reason:
             yield lines_of(block)
 
 
