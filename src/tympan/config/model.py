@@ -25,14 +25,16 @@ from tympan.config.train import TrainConfig
 MODEL = "model"
 AUGMENT = "augmentation"
 
-Initialization = Literal["pytorch", "chainer", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
+Initialization = Literal[
+    "pytorch", "chainer", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
     """How a model's weights start."""
 
-    init: Initialization | None = option(None, help="how weights begin; null leaves them to the layers", group=MODEL)
+    init: Initialization | None = option(None, help="initialization of the weights; null keeps that of the layers", group=MODEL)
 
 
 @dataclass(frozen=True, kw_only=True)
