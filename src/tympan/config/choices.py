@@ -24,7 +24,6 @@ NORMALIZERS = Registry(
 PREENCODERS = Registry(
     "preencoder",
     {"linear": "tympan.models.preencoder:LinearProjection"},
-    supplied=["input_size"],
     not_yet={"sinc": "use --frontend default without a preencoder"},
 )
 ENCODERS = Registry(
