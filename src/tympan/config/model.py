@@ -34,7 +34,9 @@ Initialization = Literal[
 class InitOptions:
     """How a model's weights start."""
 
-    init: Initialization | None = option(None, help="initialization of the weights; null keeps that of the layers", group=MODEL)
+    init: Initialization | None = option(
+        None, help="initialization of the weights; null keeps that of the layers", group=MODEL
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ OPTIMIZER = "optimizer"
 Phase = Literal["train", "valid"]
 Mode = Literal["min", "max"]
 BatchType = Literal["unsorted", "sorted", "folded", "length", "numel", "bucket"]
+BatchCut = Literal["espnet2", "padded"]
 Order = Literal["descending", "ascending"]
 
 _ONE_ITERATOR = "use 'sequence'"
@@ -205,8 +206,16 @@ class BatchOptions:
     fold_length: list[int] = option(
         [], help="lengths at which folded halves a batch, one a shape file", group=BATCHES, least=1
     )
-    min_batch_size: int = option(1, help="fewest utterances to a batch", group=BATCHES, least=1)
-    max_batch_size: int | None = option(None, help="most utterances to a batch", group=BATCHES, least=1)
+    batch_cut: BatchCut = option(
+        "espnet2",
+        help="espnet2 makes the same batches as ESPnet2; padded counts the padded size of each batch in length and "
+        "numel, and applies max_batch_size and drop_last_iter to folded, length and numel too (Tympan)",
+        group=BATCHES,
+    )
+    min_batch_size: int = option(1, help="minimum number of utterances per batch", group=BATCHES, least=1)
+    max_batch_size: int | None = option(
+        None, help="maximum number of utterances per batch, for bucket and for batch_cut padded", group=BATCHES, least=1
+    )
     sort_in_batch: Order = option("descending", help="order within a batch", group=BATCHES)
     sort_batch: Order = option("descending", help="order of batches before shuffling", group=BATCHES)
     drop_last_iter: bool = option(False, help="leave out the last, smaller batch", group=BATCHES)
