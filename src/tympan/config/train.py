@@ -332,3 +332,8 @@ class TrainConfig(
     def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
         """Options that need or exclude each other, found before anything is built. A task adds its own."""
         yield from check_together(values)
+
+    @staticmethod
+    def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
+        """Mistakes inside of one option, which `--print_config` finds too. A task adds its own."""
+        yield from ()
