@@ -17,6 +17,7 @@ from tympan.config.choices import (
     PREPROCESSORS,
     SPECAUGS,
 )
+from tympan.config.effects import check_effects
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
 from tympan.config.resolve import Conflict
 from tympan.config.text import TEXT
@@ -89,6 +90,11 @@ class SpeechDataOptions:
 @dataclass(frozen=True, kw_only=True)
 class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, TrainConfig):
     """The options of every task that hears."""
+
+    @staticmethod
+    def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from TrainConfig.faults(values)
+        yield from check_effects(values)
 
 
 def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:
