@@ -8,13 +8,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup test test-all lint format types layers demo bench an4-seeds clean
+.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds clean
 
 help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"
 	@echo "make test-all   the same with the slow tests"
 	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
 	@echo "make bench      all benchmarks, written to benchmarks/RESULTS.md (PEER_ENV=DIR: beside ESPnet)"
+	@echo "make compat     every recipe configuration of a checkout of ESPnet (ESPNET=DIR): which are read, build and train"
 	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
 	@echo "make lint | format | types | layers | clean"
 
@@ -60,6 +61,10 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run_all.py $(if $(PEER_ENV),--peer_env $(PEER_ENV))
+
+compat: $(READY)
+	@test -n "$(ESPNET)" || { echo "make compat ESPNET=DIR: a checkout of https://github.com/espnet/espnet"; exit 2; }
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/compat.py $(ESPNET)
 
 an4-seeds: $(READY)
 	egs/an4/asr1/seeds.sh $(if $(DATA),--data $(abspath $(DATA)))

@@ -40,6 +40,17 @@ def test_token_list_as_espnet2s_recipe_makes_it(text: Path, capsys: pytest.Captu
     assert "OOV rate 64.29%: 9 of 14 tokens, 9 different ones" in capsys.readouterr().err
 
 
+def test_the_lines_of_espnet2s_recipe(text: Path) -> None:
+    """asr.sh passes `none` where there is nothing, and symbols that stay whole with their position."""
+    output = text.parent / "tokens.txt"
+    (text.parent / "text").write_text("u1 ab<sc>a\n")
+    line = f"--token_type char --input {text} --output {output} --non_linguistic_symbols none --field 2- --cleaner none"
+    line += " --g2p none --log_level info --write_vocabulary true --add_symbol <blank>:0 --add_symbol <unk>:1"
+    line += " --add_symbol <sos/eos>:-1 --add_nonsplit_symbol <sc>:2"
+    assert run(tokenize_text.main, line.split()) == 0
+    assert output.read_text().split() == ["<blank>", "<unk>", "<sc>", "a", "b", "<sos/eos>"]
+
+
 def test_oov_against_a_list(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (text.parent / "tokens").write_text("<blank>\n<unk>\n今天\n天气\n<noise>\n<sos/eos>\n")
     options = ["--input", str(text), "--field=2-", "--token_type=word", f"--token_list={text.parent}/tokens"]

@@ -11,8 +11,9 @@ import scipy.signal
 import soundfile
 
 from tympan.data.augment import WaveformAugmentation, convolve, parse_db_range, speech_power
-from tympan.data.effects import Effects, change_speed
+from tympan.data.effects import Effects
 from tympan.data.preprocess import SpeechPreprocessor
+from tympan.data.waveform_effects import change_speed
 from tympan.errors import UserError
 
 RATE = 16000
@@ -143,22 +144,22 @@ def test_volume(speech: np.ndarray) -> None:
 
 def test_effects_draw_one_of_a_group(speech: np.ndarray) -> None:
     effects = Effects([[1.0, [[0.5, "speed_perturb", {"factor": 0.5}], [0.5, "speed_perturb", {"factor": 2.0}]]]])
-    lengths = {len(effects(speech, np.random.default_rng(n))) for n in range(20)}
+    lengths = {len(effects(speech, RATE, np.random.default_rng(n))) for n in range(20)}
     assert len(lengths) == 2
     assert effects.stretch == 2.0
     inverse = Effects([[1.0, "polarity_inverse", {}], [1.0, "reverse", {}]], (2, 2))
-    assert np.array_equal(inverse(speech, np.random.default_rng(0)), -speech[::-1])
+    assert np.array_equal(inverse(speech, RATE, np.random.default_rng(0)), -speech[::-1])
 
 
 def test_effects_have_their_meaning(speech: np.ndarray) -> None:
     rng = np.random.default_rng(0)
-    emphasised = Effects([[1, "preemphasis", {"coeff": 0.5}]])(speech, rng)
+    emphasised = Effects([[1, "preemphasis", {"coeff": 0.5}]])(speech, RATE, rng)
     assert np.allclose(emphasised[1:], speech[1:] - 0.5 * speech[:-1])
-    clipped = Effects([[1, "clipping", {"min_quantile": 0.1, "max_quantile": 0.9}]])(speech, rng)
+    clipped = Effects([[1, "clipping", {"min_quantile": 0.1, "max_quantile": 0.9}]])(speech, RATE, rng)
     assert clipped.max() == pytest.approx(np.quantile(speech, 0.9), rel=1e-5)
-    noisy = Effects([[1, "white_noise", {"min_snr": 10, "max_snr": 10}]])(speech, rng)
+    noisy = Effects([[1, "white_noise", {"min_snr": 10, "max_snr": 10}]])(speech, RATE, rng)
     assert 10 * np.log10(np.mean(speech**2) / np.mean((noisy - speech) ** 2)) == pytest.approx(10, abs=0.1)
-    louder = Effects([[1, "volume", {"low_db": 6, "high_db": 6}]])(speech, rng)
+    louder = Effects([[1, "volume", {"low_db": 6, "high_db": 6}]])(speech, RATE, rng)
     assert np.allclose(louder, speech * 10 ** (6 / 20), rtol=1e-5)
 
 
@@ -166,9 +167,9 @@ def test_effects_have_their_meaning(speech: np.ndarray) -> None:
     ("effects", "message"),
     [
         ([["speed_perturb", 0.9]], "an entry such as"),
-        ([[1.0, "robot", {}]], "effect 'robot' is unknown; choose from speed_perturb"),
-        ([[1.0, "speed_perturb", {}]], "needs a factor"),
-        ([[1.0, "clipping", {"quantile": 1}]], "clipping takes min_quantile, max_quantile, not quantile"),
+        ([[1.0, "robot", {}]], "there is no effect 'robot'.*Known: speed_perturb"),
+        ([[1.0, "speed_perturb", {}]], "the effect 'speed_perturb' needs the key 'factor'"),
+        ([[1.0, "clipping", {"quantile": 1}]], "effect 'clipping' has no key 'quantile'"),
     ],
 )
 def test_mistakes_in_effects(effects: list[object], message: str) -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import logging
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +22,7 @@ from tympan.data.shapes import Shapes
 from tympan.errors import UserError
 
 FOLDS = (200, 15)
+GOLDEN = json.loads((Path(__file__).parent / "golden_batches.json").read_text(encoding="utf-8"))
 
 
 def make_shapes(speech: list[int], text: list[int], dim: int = 1) -> list[Shapes]:
@@ -32,14 +37,16 @@ def batches_of(plan: BatchPlan) -> list[list[int]]:
 
 
 def slow_bins(shapes: list[Shapes], options: BatchOptions, *, weights: list[int]) -> list[list[int]]:
-    """One utterance at a time, as ESPnet2's samplers go about it."""
+    """One utterance at a time. ESPnet2 counts by the current utterance, `padded` by the longest of each shape."""
+    is_padded = options.batch_cut == "padded"
     order = sorted(range(len(shapes[0].lengths)), key=lambda row: shapes[0].lengths[row])
     batches: list[list[int]] = []
     current: list[int] = []
     for row in order:
         current.append(row)
-        cost = sum(len(current) * w * max(s.lengths[r] for r in current) for s, w in zip(shapes, weights, strict=True))
-        full = options.max_batch_size is not None and len(current) == options.max_batch_size
+        counted = current if is_padded else [row]
+        cost = sum(len(current) * w * max(s.lengths[r] for r in counted) for s, w in zip(shapes, weights, strict=True))
+        full = is_padded and options.max_batch_size is not None and len(current) == options.max_batch_size
         if (cost > options.batch_bins and len(current) >= options.min_batch_size) or full:
             batches.append(current)
             current = []
@@ -49,26 +56,28 @@ def slow_bins(shapes: list[Shapes], options: BatchOptions, *, weights: list[int]
 
 
 def slow_folded(shapes: list[Shapes], options: BatchOptions) -> list[list[int]]:
+    is_padded = options.batch_cut == "padded"
     order = sorted(range(len(shapes[0].lengths)), key=lambda row: shapes[0].lengths[row])
     batches: list[list[int]] = []
     while order:
         factor = max(s.lengths[order[0]] // fold for s, fold in zip(shapes, options.fold_length, strict=True))
         size = max(options.min_batch_size, options.batch_size // (1 + int(factor)))
-        if options.max_batch_size is not None:
+        if options.max_batch_size is not None and is_padded:
             size = min(size, options.max_batch_size)
-        if options.drop_last_iter and size > len(order) and batches:
+        if options.drop_last_iter and is_padded and size > len(order) and batches:
             break
         batches.append(order[:size])
         order = order[size:]
-    return slow_arrange(batches, options)
+    return slow_arrange(batches, options, first=1 if is_padded else 2)
 
 
-def slow_arrange(batches: list[list[int]], options: BatchOptions) -> list[list[int]]:
+def slow_arrange(batches: list[list[int]], options: BatchOptions, *, first: int = 1) -> list[list[int]]:
     sizes = [len(batch) for batch in batches]
     rows = [row for batch in batches for row in batch]
     if len(sizes) > 1 and sizes[-1] < options.min_batch_size:
-        for place in range(sizes.pop()):
-            sizes[-1 - place % len(sizes)] += 1
+        left = sizes.pop()
+        for index in range(left):
+            sizes[-(first if left < len(sizes) else 1) - index % len(sizes)] += 1
     ends = np.cumsum(sizes).tolist()
     arranged = [rows[end - size : end] for size, end in zip(sizes, ends, strict=True)]
     if options.sort_in_batch == "descending":
@@ -84,6 +93,7 @@ options_of = st.builds(
     batch_type=st.sampled_from(BATCH_TYPES),
     batch_size=st.integers(1, 12),
     batch_bins=st.integers(1, 6000),
+    batch_cut=st.sampled_from(["espnet2", "padded"]),
     fold_length=st.just(FOLDS),
     min_batch_size=st.integers(1, 3),
     max_batch_size=st.one_of(st.none(), st.integers(3, 9)),
@@ -92,6 +102,34 @@ options_of = st.builds(
     drop_last_iter=st.booleans(),
     num_buckets=st.integers(1, 5),
 )
+
+
+@pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["options"]["batch_type"])
+def test_batches_are_those_of_espnet2(case: dict[str, Any]) -> None:
+    """benchmarks/peer_batches.py wrote them with the samplers of espnet==202511."""
+    shapes = [
+        Shapes(name, np.array(case[name]), dim) for name, dim in zip(("speech", "text"), case["dims"], strict=True)
+    ]
+    assert batches_of(plan_batches(shapes, BatchOptions(**case["options"]))) == case["batches"]
+
+
+def test_a_cut_of_our_own_keeps_the_padded_size() -> None:
+    """The second text is long: ESPnet2 forgets it with the third utterance."""
+    shapes = make_shapes([10, 11, 12, 13], [1, 40, 1, 1])
+    options = BatchOptions(batch_type="length", batch_bins=80, sort_batch="ascending", sort_in_batch="ascending")
+    assert batches_of(plan_batches(shapes, options)) == [[0, 1], [2, 3]]
+    shapes = make_shapes([10, 11, 12, 13], [40, 1, 1, 1])
+    assert batches_of(plan_batches(shapes, options)) == [[0, 1, 2, 3]]
+    padded = dataclasses.replace(options, batch_cut="padded")
+    assert batches_of(plan_batches(shapes, padded)) == [[0, 1], [2, 3]]
+
+
+def test_an_option_that_espnet2_ignores_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    options = BatchOptions(batch_type="numel", batch_bins=1000, max_batch_size=2)
+    with caplog.at_level(logging.WARNING):
+        assert len(plan_batches(make_shapes([1] * 6, [1] * 6), options)) == 1
+    assert "max_batch_size has no effect with batch_type numel, as in ESPnet2; use --batch_cut padded" in caplog.text
+    assert len(plan_batches(make_shapes([1] * 6, [1] * 6), dataclasses.replace(options, batch_cut="padded"))) == 3
 
 
 @settings(max_examples=300, deadline=None)

@@ -69,6 +69,57 @@ def test_data_types(corpus: Path) -> None:
             assert np.array_equal(array, features)
 
 
+def test_random_numbers_of_a_shape(corpus: Path) -> None:
+    (corpus / "shape").write_text("a 30,4\nb 30,4\nc 7\n")
+    (corpus / "length").write_text("a 30\nb 30\nc 7\n")
+    triples = [(corpus / "shape", "x", "rand_float"), (corpus / "length", "y", "rand_int_3_10")]
+    dataset = UtteranceDataset(triples)
+    first, second, again = dataset["a", 1].arrays, dataset["b", 1].arrays, dataset["a", 2].arrays
+    assert first["x"].shape == (30, 4)
+    assert first["x"].dtype == np.float32
+    assert abs(first["x"].std() - 1) < 0.2
+    assert set(first["y"].tolist()) == set(range(3, 10))
+    assert first["y"].dtype == np.int64
+    for name in ("x", "y"):
+        assert np.array_equal(first[name], again[name])
+        assert not np.array_equal(first[name], second[name])
+    assert measure_shapes(dataset, ["y"])[0].lengths.tolist() == [30, 30, 7]
+    for kind, value, message in (
+        ("rand_int_5_5", "3", "LOW below HIGH"),
+        ("rand_float", "-3,4", "expected a shape such as 120,80, found '-3,4'"),
+    ):
+        (corpus / "bad").write_text(f"a {value}\n")
+        with pytest.raises(UserError, match=message):
+            UtteranceDataset([(corpus / "bad", "x", kind)])["a", 1]
+
+
+def test_files_of_any_number_and_length(corpus: Path) -> None:
+    (corpus / "columns").write_text("a u0.wav u1.wav\nb u1.wav\n")
+    dataset = UtteranceDataset([(corpus / "columns", "x", "variable_columns_sound")])
+    both, one = dataset["a", 1].arrays["x"], dataset["b", 1].arrays["x"]
+    samples = [soundfile.read(corpus / f"u{number}.wav", dtype="float32")[0] for number in (0, 1)]
+    assert both.shape == (2, max(map(len, samples)))
+    for row, expected in zip(both, samples, strict=True):
+        assert np.array_equal(row[: len(expected)], expected)
+        assert np.isnan(row[len(expected) :]).all()
+    assert np.array_equal(one, samples[1][None])
+
+
+@pytest.mark.parametrize("kind", ["multi_columns_sound", "variable_columns_sound"])
+def test_columns_of_different_rates_are_not_stacked(corpus: Path, kind: str) -> None:
+    samples, rate = soundfile.read(corpus / "u0.wav")
+    soundfile.write(corpus / "other.wav", samples, rate // 2)
+    (corpus / "columns").write_text("a u0.wav other.wav\n")
+    dataset = UtteranceDataset([(corpus / "columns", "x", kind)], sample_rate=0)  # allow_multi_rates
+    with pytest.raises(UserError, match=f"must have one sample rate, found {rate // 2}, {rate} Hz"):
+        dataset["a", 1]
+
+
+def test_types_of_espnet2_that_are_missing_say_so(corpus: Path) -> None:
+    with pytest.raises(UserError, match="'hdf5' is not in Tympan yet; write the arrays as npy or kaldi_ark"):
+        UtteranceDataset([(corpus / "a.h5", "x", "hdf5")])
+
+
 def test_audio_in_an_archive(corpus: Path) -> None:
     (corpus / "wav.ark").write_bytes(b"a " + (corpus / "u1.wav").read_bytes())
     (corpus / "ark.scp").write_text("a wav.ark:2\n")
@@ -144,7 +195,7 @@ def test_one_rate_is_expected_of_all_recordings(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("text_int", "1 x", "expected whole numbers separated by blanks, found '1 x'"),
+        ("text_int", "1 x", "expected whole numbers separated by spaces, found '1 x'"),
         ("npy", "none.npy", "none.npy"),
         ("kaldi_ark", "none.ark:7", "none.ark"),
         ("sound", "echo |", "--allow_pipes"),

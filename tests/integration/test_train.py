@@ -130,6 +130,20 @@ def test_dry_run_builds_and_stops(beeps: Path, tmp_path: Path) -> None:
     assert "nothing is trained" in done.stderr
 
 
+def test_dry_run_checks_a_configuration_without_data(beeps: Path, tmp_path: Path) -> None:
+    """As ESPnet2's repository checks its recipes."""
+    none = ["--train_data_path_and_name_and_type", "[]", "--valid_data_path_and_name_and_type", "[]"]
+    for options in (["--iterator_type", "none"], none):
+        done = run(beeps, tmp_path, "--dry_run", "true", *options)
+        assert done.returncode == 0, done.stderr
+        assert "no data was read" in done.stderr
+    done = run(beeps, tmp_path, "--dry_run", "true", *none, "--encoder_conf", "output_size=15")
+    assert done.returncode == 2
+    done = run(beeps, tmp_path, "--iterator_type", "none")
+    assert done.returncode == 2
+    assert "none makes no batches; it needs --dry_run true" in done.stderr
+
+
 def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) -> None:
     corpus = beeps.parent
     text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()

@@ -17,13 +17,18 @@ def test_nothing_changes(kind: InitKind | None) -> None:
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values(), strict=True))
 
 
-@pytest.mark.parametrize("kind", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "chainer"])
+@pytest.mark.parametrize(
+    "kind", ["xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal", "chainer"]
+)
 def test_spread_of_weights(kind: InitKind) -> None:
     model = tiny_model(init=kind, encoder_conf={"linear_units": 2000})
     weight = model.encoder.encoders[0].feed_forward.w_1.weight  # (2000, 16)
-    expected = {"xavier": math.sqrt(2 / 2016), "kaiming": math.sqrt(2 / 16), "chainer": math.sqrt(1 / 16)}[
-        kind.split("_")[0]
-    ]
+    expected = {
+        "xavier": math.sqrt(2 / 2016),
+        "kaiming": math.sqrt(2 / 16),
+        "normal": 0.02,
+        "chainer": math.sqrt(1 / 16),
+    }[kind.split("_")[0]]
     assert weight.std().item() == pytest.approx(expected, rel=0.03)
     assert model.encoder.encoders[0].feed_forward.w_1.bias.eq(0).all()
     assert model.encoder.after_norm.weight.eq(1).all()

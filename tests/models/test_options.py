@@ -185,6 +185,25 @@ def test_linear_preencoder() -> None:
     assert model.preencoder.linear_out.weight.grad is not None
 
 
+def test_a_branchformer_without_input_layer_has_no_relative_positions() -> None:
+    size = {"output_size": 20, "attention_heads": 2, "num_blocks": 1, "input_layer": None}
+    with pytest.raises(UserError, match="input_layer null adds no positions, which attention_layer_type rel_selfattn"):
+        build("branchformer", size)
+    batch = tiny_batch()
+    for conf in ({"use_attn": False}, {"attention_layer_type": "selfattn", "pos_enc_layer_type": "abs_pos"}):
+        assert build("branchformer", {**size, **conf})(**batch).value.isfinite()
+
+
+def test_input_size_of_a_preencoder_may_be_written() -> None:
+    """ESPnet2 requires it in preencoder_conf; here the builder knows it."""
+    conf = {"input_size": 20, "output_size": 12}
+    written = build("conformer", SMALL, preencoder="linear", preencoder_conf=conf)
+    known = build("conformer", SMALL, preencoder="linear", preencoder_conf={"output_size": 12})
+    assert written.preencoder.linear_out.weight.shape == known.preencoder.linear_out.weight.shape == (12, 20)
+    with pytest.raises(UserError, match="input_size: is 1024, but the part gets 20"):
+        build("conformer", SMALL, preencoder="linear", preencoder_conf={**conf, "input_size": 1024})
+
+
 @pytest.mark.parametrize(
     ("conf", "message"),
     [

@@ -57,6 +57,24 @@ def test_phonemes_written_in_the_text() -> None:
     assert tokenizer.text2tokens("<sil> AH0 B <sil>") == ["AH0", "B"]
 
 
+def test_phonemes_without_g2p_as_in_espnet2() -> None:
+    """Three spaces are a word boundary; phonemes are joined without spaces, since they can't be spelled back."""
+    tokenizer = build_tokenizer("phn")
+    assert tokenizer.text2tokens("a b   c d") == ["a", "b", " ", "c", "d"]
+    assert tokenizer.text2tokens("a     b") == ["a", " ", "b"]
+    assert tokenizer.text2tokens("a b   ") == ["a", "b", " "]
+    assert tokenizer.text2tokens("a  b") == ["a", "b"]  # ESPnet2 makes an unknown token of the second space
+    assert tokenizer.tokens2text(["a", "b", "c"]) == "abc"
+    assert tokenizer.tokens2text(["a", "b", " ", "c"]) == "ab c"
+
+
+def test_phones_of_a_lexicon_are_joined_with_spaces(tmp_path: Path) -> None:
+    (tmp_path / "lexicon.txt").write_text("HI HH AY\n")
+    tokenizer = build_tokenizer("phn", g2p_type=str(tmp_path / "lexicon.txt"))
+    assert tokenizer.text2tokens("HI") == ["HH", "AY"]
+    assert tokenizer.tokens2text(["HH", "AY"]) == "HH AY"
+
+
 def test_pinyin() -> None:
     pytest.importorskip("pypinyin")
     assert build_tokenizer("phn", g2p_type="pypinyin_g2p").text2tokens("天气 ok") == ["tian1", "qi4", "ok"]

@@ -62,6 +62,18 @@ def test_tristage() -> None:
     assert found[9:] == pytest.approx([0.5 * 0.01] * 3)
 
 
+def test_the_last_stage_of_tristage_ends_at_max_steps() -> None:
+    """11 steps: 1 of warm-up, 3 of plateau, and the 7 that are left (ESPnet2's values, not 6 of 11 * 0.6)."""
+
+    def build(optimizer):
+        return schedulers.TristageLR(optimizer, 11.0, 0.1, 0.3, 0.6, final_lr_scale=0.01)
+
+    assert rates(build, 12)[3:] == pytest.approx([0.5 * 0.01 ** (min(n, 7) / 7) for n in range(9)])
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
+    with pytest.raises(UserError, match="final_lr_scale must be above 0"):
+        schedulers.TristageLR(optimizer, 11, final_lr_scale=0.0)
+
+
 def test_exponential_decay() -> None:
     def build(optimizer):
         return schedulers.ExponentialDecayWarmup(optimizer, 1.0, 0.01, total_steps=6, warmup_steps=2)

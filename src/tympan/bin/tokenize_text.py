@@ -22,29 +22,37 @@ class Options:
     field: str | None = option(
         None, help="columns of the text counted from 1, such as 2- to leave out the ids", short="-f"
     )
-    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="kind of tokens", short="-t")
+    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="type of tokens", short="-t")
     delimiter: str | None = option(None, help="between columns and words; white space if not given", short="-d")
-    space_symbol: str = option("<space>", help="token of a blank")
+    space_symbol: str = option("<space>", help="token that represents a space")
     bpemodel: Path | None = option(None, help="sentencepiece model, for bpe")
     non_linguistic_symbols: Path | None = option(None, help="file of symbols that stay whole")
     remove_non_linguistic_symbols: bool = option(False, help="drop those symbols")
-    cleaner: list[str] = option([], help="treatment before tokenizing: lowercase, remove_spaces, tacotron, ...")
-    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or the file of a lexicon")
+    cleaner: list[str] | None = option(
+        None, help="text cleaners to apply before tokenizing: lowercase, remove_spaces, tacotron, ..."
+    )
+    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or a pronunciation lexicon file")
     write_vocabulary: bool = option(False, help="write the token list, not the tokens of each line", group=VOCABULARY)
     vocabulary_size: int = option(0, help="most tokens in the list, added symbols too; 0: all", group=VOCABULARY)
     cutoff: int = option(0, help="leave out tokens that occur this often or less", group=VOCABULARY)
     add_symbol: list[str] = option([], help="SYMBOL:POSITION such as <blank>:0, <sos/eos>:-1", group=VOCABULARY)
+    add_nonsplit_symbol: list[str] = option(
+        [], help="SYMBOL:POSITION that also stays whole in the text, for token_type char", group=VOCABULARY
+    )
     token_list: Path | None = option(None, help="report how many tokens of the text this list lacks")
+    log_level: Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"] = option("INFO", help="logging level")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan tokenize_text", description=__doc__)
 
+    from tympan.runtime.log import setup_logging
     from tympan.text.cleaner import TextCleaner
     from tympan.text.counting import find_oov, opened_text, tokenized_lines
     from tympan.text.tokenizer import build_tokenizer
     from tympan.text.vocabulary import read_token_list, vocabulary_from_counts
 
+    setup_logging(options.log_level)
     tokenizer = build_tokenizer(
         options.token_type,
         bpemodel=options.bpemodel,
@@ -53,6 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         space_symbol=options.space_symbol,
         delimiter=options.delimiter,
         g2p_type=options.g2p,
+        nonsplit_symbols=options.add_nonsplit_symbol,
     )
     cleaner = TextCleaner(options.cleaner)
     known = None if options.token_list is None else read_token_list(options.token_list).tokens
@@ -68,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 counts,
                 cutoff=options.cutoff,
                 vocabulary_size=options.vocabulary_size,
-                add_symbol=options.add_symbol,
+                add_symbol=[*options.add_symbol, *options.add_nonsplit_symbol],
             )
             out.writelines(f"{token}\n" for token in chosen)
             known = known or tuple(chosen)

@@ -24,7 +24,6 @@ NORMALIZERS = Registry(
 PREENCODERS = Registry(
     "preencoder",
     {"linear": "tympan.models.preencoder:LinearProjection"},
-    supplied=["input_size"],
     not_yet={"sinc": "use --frontend default without a preencoder"},
 )
 ENCODERS = Registry(
@@ -211,4 +210,28 @@ SCHEDULERS = Registry(
     },
     supplied=["optimizer", "scale_fn"],
     not_yet={"lambdalr": "it wants a function, which YAML can't hold; use 'package.module:Class' of your own"},
+)
+EFFECTS = Registry(
+    "effect",
+    {
+        "speed_perturb": "tympan.data.waveform_effects:SpeedPerturb",
+        "volume": "tympan.data.waveform_effects:Volume",
+        "white_noise": "tympan.data.waveform_effects:WhiteNoise",
+        "clipping": "tympan.data.waveform_effects:Clipping",
+        "preemphasis": "tympan.data.waveform_effects:Preemphasis",
+        "deemphasis": "tympan.data.filter_effects:Deemphasis",
+        "polarity_inverse": "tympan.data.waveform_effects:PolarityInverse",
+        "reverse": "tympan.data.waveform_effects:Reverse",
+        "contrast": "tympan.data.waveform_effects:Contrast",
+        "lowpass": "tympan.data.filter_effects:Lowpass",
+        "highpass": "tympan.data.filter_effects:Highpass",
+        "bandpass": "tympan.data.filter_effects:Bandpass",
+        "bandreject": "tympan.data.filter_effects:Bandreject",
+        "equalization": "tympan.data.filter_effects:Equalization",
+        "bandwidth_limitation": "tympan.data.waveform_effects:BandwidthLimitation",
+        "pitch_shift": "tympan.data.spectral_effects:PitchShift",
+        "time_stretch": "tympan.data.spectral_effects:TimeStretch",
+        "corrupt_phase": "tympan.data.spectral_effects:CorruptPhase",
+    },
+    not_yet={"codecs": "ESPnet2 stops with an error there too"},
 )

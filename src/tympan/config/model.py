@@ -17,6 +17,7 @@ from tympan.config.choices import (
     PREPROCESSORS,
     SPECAUGS,
 )
+from tympan.config.effects import check_effects
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
 from tympan.config.resolve import Conflict
 from tympan.config.text import TEXT, TextConfig, TextOptions, text_config
@@ -25,14 +26,18 @@ from tympan.config.train import TrainConfig
 MODEL = "model"
 AUGMENT = "augmentation"
 
-Initialization = Literal["pytorch", "chainer", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal"]
+Initialization = Literal[
+    "pytorch", "chainer", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal"
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
     """How a model's weights start."""
 
-    init: Initialization | None = option(None, help="how weights begin; null leaves them to the layers", group=MODEL)
+    init: Initialization | None = option(
+        None, help="initialization of the weights; null keeps that of the layers", group=MODEL
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,11 @@ class SpeechDataOptions:
 @dataclass(frozen=True, kw_only=True)
 class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, TrainConfig):
     """The options of every task that hears."""
+
+    @staticmethod
+    def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
+        yield from TrainConfig.faults(values)
+        yield from check_effects(values)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ def parse_training(
     description: str | None = None,
 ) -> Config:
     """The options of a training command, checked as far as they can be without reading data."""
-    rules = dataclasses.replace(RULES, check=schema.conflicts)
+    rules = dataclasses.replace(RULES, check=schema.conflicts, check_always=schema.faults)
     return parse_args(schema, argv, prog=prog, description=description, rules=rules)
 
 

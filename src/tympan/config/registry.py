@@ -79,6 +79,9 @@ class Registry:
         values = complete(
             known, parameters, owner=f"{self.kind} '{self.canonical(name)}'", mistakes=mistakes, where=str
         )
+        for key, size in sizes.items():
+            if (given := (conf or {}).get(key, size)) not in (None, size):
+                mistakes.add(key, f"is {given}, but the part gets {size}; leave it out, or write {size}")
         for key, parameter in parameters.items():
             if parameter.default is REQUIRED and key not in values and key not in sizes:
                 mistakes.add(key, f"the {self.kind} '{self.canonical(name)}' needs it")

@@ -42,12 +42,14 @@ class Rules:
 
     `translate` turns a file of another toolkit into ours;
     `lacking` are ESPnet2's keys of a `*_conf` that our class has not, by `option:class`, with ESPnet2's defaults;
-    `check` finds options that exclude or need each other.
+    `check` finds options that exclude or need each other; `check_always` finds mistakes inside of one option, in an
+    incomplete configuration too.
     """
 
     translate: Callable[[Document], Document] | None = None
     lacking: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], Iterable[Conflict]] | None = None
+    check_always: Callable[[Mapping[str, Any]], Iterable[Conflict]] | None = None
 
 
 PLAIN = Rules()
@@ -94,8 +96,8 @@ class _Resolver:
                 self.mistakes.add("", f"{option.flag} must be given ({option.extra.help})")
         if self.is_complete:
             self._check_ranges()
-        if self.is_complete and self.rules.check is not None:
-            for conflict in self.rules.check(self.values):
+        for check in (self.rules.check_always, self.rules.check if self.is_complete else None):
+            for conflict in () if check is None else check(self.values):
                 # An option that is wrong by itself stands at its default here: no ground for a second mistake.
                 if not self.wrong.intersection(conflict.names):
                     self.mistakes.add(self._where(conflict.names[0]), conflict.text)

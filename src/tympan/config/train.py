@@ -28,6 +28,7 @@ OPTIMIZER = "optimizer"
 Phase = Literal["train", "valid"]
 Mode = Literal["min", "max"]
 BatchType = Literal["unsorted", "sorted", "folded", "length", "numel", "bucket"]
+BatchCut = Literal["espnet2", "padded"]
 Order = Literal["descending", "ascending"]
 
 _ONE_ITERATOR = "use 'sequence'"
@@ -46,7 +47,9 @@ class RunOptions:
 
     output_dir: str | None = option(None, help="where the run writes; needed to train", group=GENERAL)
     resume: bool = option(False, help="go on from the checkpoint in output_dir, if there is one", group=GENERAL)
-    dry_run: bool = option(False, help="build everything, then stop", group=GENERAL)
+    dry_run: bool = option(
+        False, help="build everything, then stop; without data only the model and the optimizer", group=GENERAL
+    )
     collect_stats: bool = option(False, help="write feature statistics and shapes, then stop", group=GENERAL)
     write_collected_feats: bool = option(False, help="with --collect_stats, the features too", group=GENERAL)
     seed: int = option(0, help="seed of everything random", group=GENERAL)
@@ -205,8 +208,16 @@ class BatchOptions:
     fold_length: list[int] = option(
         [], help="lengths at which folded halves a batch, one a shape file", group=BATCHES, least=1
     )
-    min_batch_size: int = option(1, help="fewest utterances to a batch", group=BATCHES, least=1)
-    max_batch_size: int | None = option(None, help="most utterances to a batch", group=BATCHES, least=1)
+    batch_cut: BatchCut = option(
+        "espnet2",
+        help="espnet2 makes the same batches as ESPnet2; padded counts the padded size of each batch in length and "
+        "numel, and applies max_batch_size and drop_last_iter to folded, length and numel too (Tympan)",
+        group=BATCHES,
+    )
+    min_batch_size: int = option(1, help="minimum number of utterances per batch", group=BATCHES, least=1)
+    max_batch_size: int | None = option(
+        None, help="maximum number of utterances per batch, for bucket and for batch_cut padded", group=BATCHES, least=1
+    )
     sort_in_batch: Order = option("descending", help="order within a batch", group=BATCHES)
     sort_batch: Order = option("descending", help="order of batches before shuffling", group=BATCHES)
     drop_last_iter: bool = option(False, help="leave out the last, smaller batch", group=BATCHES)
@@ -217,15 +228,15 @@ class BatchOptions:
 class EpochOptions:
     """Which batches an epoch has, and how those of validation differ."""
 
-    iterator_type: Literal["sequence"] = option(
+    iterator_type: Literal["sequence", "none"] = option(
         "sequence",
-        help="how utterances become batches",
+        help="how utterances become batches; none makes no batches, to check a configuration with --dry_run true",
         group=BATCHES,
-        not_yet_values=dict.fromkeys(("category", "chunk", "task", "none"), _ONE_ITERATOR),
+        not_yet_values=dict.fromkeys(("category", "chunk", "task"), _ONE_ITERATOR),
     )
-    valid_iterator_type: Literal["sequence"] | None = option(
+    valid_iterator_type: Literal["sequence", "none"] | None = option(
         None,
-        help="the same for validation",
+        help="the same for validation; null as training",
         group=BATCHES,
         not_yet_values=dict.fromkeys(("category", "chunk", "task"), _ONE_ITERATOR),
     )
@@ -323,3 +334,11 @@ class TrainConfig(
     def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
         """Options that need or exclude each other, found before anything is built. A task adds its own."""
         yield from check_together(values)
+        for name in ("iterator_type", "valid_iterator_type"):
+            if values[name] == "none" and not values["dry_run"]:
+                yield Conflict((name, "dry_run"), "none makes no batches; it needs --dry_run true")
+
+    @staticmethod
+    def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
+        """Mistakes inside of one option, which `--print_config` finds too. A task adds its own."""
+        yield from ()

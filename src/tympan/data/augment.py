@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 
 from tympan.data.audio import audio_info, read_audio, resample
-from tympan.data.effects import Effects, change_speed
+from tympan.data.effects import Effects
 from tympan.data.seeds import rng_for
+from tympan.data.waveform_effects import change_speed
 from tympan.errors import UserError
 
 _SILENT_POWER = 1e-10
@@ -73,6 +74,8 @@ class WaveformAugmentation:
         self.force_single_channel = force_single_channel
         if rate is None and (rir_scp is not None or noise_scp is not None):
             raise UserError("noise_scp and rir_scp need recordings of one sample rate: set preprocessor_conf fs")
+        if rate is None and self.effects is not None and self.effects.needs_rate:
+            raise UserError("data_aug_effects: filters need recordings of one sample rate: set preprocessor_conf fs")
         self.rate = rate or 0
         """Noise and rooms are resampled to it."""
         if any(speed <= 0 for speed in self.speeds):
@@ -95,7 +98,7 @@ class WaveformAugmentation:
         if self.effects is not None:
             draw = rng("effects")
             if draw.random() < self.data_aug_prob:
-                samples = self.effects(samples, draw)
+                samples = self.effects(samples, self.rate, draw)
         if self.volume_perturb is not None:
             samples = samples * np.float32(rng("volume").uniform(*self.volume_perturb))
         return samples

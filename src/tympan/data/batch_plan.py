@@ -1,13 +1,15 @@
 """Batch planning: which utterances share a batch. It depends only on lengths and options, never on ranks or workers.
 
-The batch types and their options have ESPnet2's meaning; `bucket` is ours. A type sorts utterances by the length of
-the first shape (stable, so ties keep the order of the file), cuts the sorted list, and puts the pieces in order.
+The batch types and their options have ESPnet2's meaning, and by default (`batch_cut: espnet2`) every batch is the one
+that ESPnet2 makes; `bucket` and `batch_cut: padded` are ours. A type sorts utterances by the length of the first shape
+(stable, so ties keep the order of the file), cuts the sorted list, and puts the pieces in order.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 import numpy as np
@@ -18,6 +20,8 @@ from tympan.data.buckets import plan_buckets
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints
 from tympan.errors import UserError
+
+logger = logging.getLogger(__name__)
 
 BATCH_TYPES: tuple[str, ...] = get_args(BatchType)
 
@@ -84,8 +88,7 @@ def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
         arranged = _in_order(order, offsets, reverse_batches=reverse, reverse_within=False)
         return BatchPlan(*arranged, shapes, fits_lengths=False)
     order = np.argsort(lengths, kind="stable")
-    cut = _folded_sizes if kind == "folded" else _bin_sizes
-    sizes = _spread_small_last(cut([shape.lengths[order] for shape in shapes], shapes, options, kind), options)
+    sizes = _cut_by_length([shape.lengths[order] for shape in shapes], shapes, options)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     arranged = _in_order(
         order[: offsets[-1]],
@@ -113,7 +116,30 @@ def _cut_evenly(count: int, options: BatchOptions) -> Ints:
     return np.arange(number + 1, dtype=np.int64) * count // number
 
 
-def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions, _kind: str) -> list[int]:
+def _cut_by_length(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions) -> list[int]:
+    """Sizes of the batches of `folded`, `length` and `numel`, from the shortest utterances to the longest.
+
+    In ESPnet2 `max_batch_size` belongs to the category batch types, and `drop_last_iter` does nothing with `folded`.
+    """
+    is_espnet2 = options.batch_cut == "espnet2"
+    is_folded = options.batch_type == "folded"
+    if is_espnet2:
+        if options.max_batch_size is not None:
+            logger.warning(
+                "max_batch_size has no effect with batch_type %s, as in ESPnet2; use --batch_cut padded",
+                options.batch_type,
+            )
+        options = replace(options, max_batch_size=None, drop_last_iter=options.drop_last_iter and not is_folded)
+    if is_folded:
+        sizes = _folded_sizes(columns, shapes, options)
+    else:
+        weights = [shape.dim if options.batch_type == "numel" else 1 for shape in shapes]
+        costs = [column * weight for column, weight in zip(columns, weights, strict=True)]
+        sizes = _bin_sizes(np.sum(costs, axis=0), options) if is_espnet2 else _padded_bin_sizes(costs, options)
+    return _spread_small_last(sizes, options, skips_last=is_espnet2 and is_folded)
+
+
+def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions) -> list[int]:
     """batch_size / (1 + max over shapes of length // fold_length), judged by the shortest utterance of the batch."""
     if len(options.fold_length) != len(shapes):
         raise UserError(
@@ -136,10 +162,33 @@ def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: Batc
     return sizes
 
 
-def _bin_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions, kind: str) -> list[int]:
-    """A batch is closed by the utterance that takes its padded size over batch_bins (it stays in, as with ESPnet2)."""
-    weights = [shape.dim if kind == "numel" else 1 for shape in shapes]
-    costs = [column * weight for column, weight in zip(columns, weights, strict=True)]
+def _bin_sizes(cost: Ints, options: BatchOptions) -> list[int]:
+    """A batch is closed by the utterance whose own cost, times the utterances so far, exceeds batch_bins.
+
+    So it is in ESPnet2: the utterance stays in, and a text that is longer than its own does not count.
+    """
+    sizes: list[int] = []
+    start, window, count = 0, 64, len(cost)
+    while start < count:
+        part = cost[start : start + window]
+        is_over = part * np.arange(1, len(part) + 1) > options.batch_bins
+        is_over[: options.min_batch_size - 1] = False
+        size = int(np.argmax(is_over)) + 1
+        if not is_over[size - 1]:
+            if start + window < count:
+                window *= 4
+                continue
+            if options.drop_last_iter and sizes:
+                break
+            size = count - start
+        sizes.append(size)
+        start += size
+        window = size + 16
+    return sizes
+
+
+def _padded_bin_sizes(costs: list[Ints], options: BatchOptions) -> list[int]:
+    """A batch is closed by the utterance that takes its padded size over batch_bins; it stays in."""
     count = len(costs[0])
     sizes: list[int] = []
     start, window = 0, 64
@@ -172,12 +221,16 @@ def _first_over(costs: list[Ints], start: int, options: BatchOptions, *, window:
         window *= 4
 
 
-def _spread_small_last(sizes: list[int], options: BatchOptions) -> list[int]:
-    """A last batch below min_batch_size is given, one by one, to the batches before it."""
+def _spread_small_last(sizes: list[int], options: BatchOptions, *, skips_last: bool) -> list[int]:
+    """A last batch below min_batch_size is given, one by one, to the batches before it.
+
+    ESPnet2's `folded` begins one batch further (`skips_last`); where that runs out of batches, it stops with an error.
+    """
     if len(sizes) > 1 and sizes[-1] < options.min_batch_size:
         left = sizes.pop()
-        for place in range(left):
-            sizes[-1 - place % len(sizes)] += 1
+        first = 2 if skips_last and left < len(sizes) else 1
+        for index in range(left):
+            sizes[-first - index % len(sizes)] += 1
     return sizes
 
 

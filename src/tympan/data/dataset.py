@@ -77,7 +77,8 @@ class UtteranceDataset:
 
     def _read(self, row: int, name: str) -> Value:
         try:
-            return read_value(self.types[name], self.index.value(row, name), self._contexts[name])
+            value, context = self.index.value(row, name), self._contexts[name]
+            return read_value(self.types[name], value, context, utterance_id=self.index.id(row))
         except UserError as error:
             raise UserError(f"{self.place(row, name)}: {error}") from None
 

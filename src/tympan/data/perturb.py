@@ -14,9 +14,9 @@ import soundfile
 
 from tympan.data.audio import is_pipe, read_audio, split_ark
 from tympan.data.combine import combine
-from tympan.data.effects import change_speed
 from tympan.data.kaldi_dir import DataDir, Segment
 from tympan.data.rename import Renaming, affix, rename
+from tympan.data.waveform_effects import change_speed
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.executor import map_jobs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -14,6 +15,7 @@ from tympan.data.ark import read_matrix
 from tympan.data.audio import Audio, AudioInfo, audio_info, is_pipe, locate, read_audio, split_ark
 from tympan.data.kaldi_dir import Segment, parse_segment
 from tympan.data.matrix_header import matrix_shape
+from tympan.data.seeds import rng_for
 from tympan.data.table import Table
 from tympan.errors import UserError
 
@@ -24,6 +26,13 @@ MAX_CHANNELS = 8
 """An array with more columns than this holds features, not audio."""
 USUAL_RATE = 16000
 """Samples per second of stored arrays, which do not say."""
+_RANDOM_INTS = re.compile(r"rand_int_(\d+)_(\d+)")
+_NOT_YET = {
+    "hdf5": "write the arrays as npy or kaldi_ark",
+    "random_text": "use text, with an id in front of each line",
+    **dict.fromkeys(("score", "duration", "rttm"), "it belongs to other tasks than speech recognition"),
+}
+"""ESPnet2's types that are not here, and what to do instead."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +44,22 @@ class Context:
     allow_pipes: bool = False
 
 
-def read_value(data_type: str, value: str, context: Context) -> Value:
-    """Samples (time,) or (time, channels), features (time, dim), integers (time,), or a text as it stands."""
+def read_value(data_type: str, value: str, context: Context, *, utterance_id: str = "") -> Value:
+    """Samples (time,) or (time, channels), features (time, dim), integers (time,), or a text as it stands.
+
+    Types of random numbers give each utterance its own, the same every time.
+    """
+    if data_type.startswith("rand_"):
+        return _random_numbers(data_type, value, utterance_id)
     return READERS[data_type](value, context)
 
 
 def require_type(data_type: str) -> str:
-    if data_type not in READERS:
-        raise UserError(f"data type '{data_type}' is unknown; choose from {', '.join(READERS)}")
+    if data_type in _NOT_YET:
+        raise UserError(f"ESPnet2's data type '{data_type}' is not in Tympan yet; {_NOT_YET[data_type]}")
+    if data_type not in READERS and data_type != "rand_float" and not _RANDOM_INTS.fullmatch(data_type):
+        known = ", ".join([*READERS, "rand_float", "rand_int_LOW_HIGH"])
+        raise UserError(f"data type '{data_type}' is unknown; choose from {known}")
     return data_type
 
 
@@ -57,6 +74,8 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
         shape = matrix_shape(value, base=context.base)
     elif data_type == "npy":
         shape = _npy(value, context, mmap_mode="r").shape
+    elif data_type.startswith("rand_"):
+        shape = _shape(value)
     else:
         shape = np.shape(read_value(data_type, value, context))
     return int(shape[0]), int(np.prod(shape[1:], dtype=np.int64))
@@ -87,7 +106,7 @@ def value_sources(data_type: str, value: str, context: Context) -> list[str]:
     """The files (or commands) that a value is read from; none for a value that stands in the line itself."""
     if data_type == "segments":
         return [find_segment(value, context).recording]
-    if data_type == "multi_columns_sound":
+    if data_type in ("multi_columns_sound", "variable_columns_sound"):
         return value.split()
     return [value] if data_type in ("sound", "kaldi_ark", "npy") else []
 
@@ -136,12 +155,32 @@ def _checked(audio: Audio, value: str, context: Context) -> np.ndarray:
 
 def _multi_columns_sound(value: str, context: Context) -> np.ndarray:
     """Several files of one channel each, side by side: (time, channels)."""
-    columns = [_sound(column, context) for column in value.split()]
+    columns = _columns(value, context)
     columns = [column[:, None] if column.ndim == 1 else column for column in columns]
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
         raise UserError(f"{value}: the files of one utterance must be of equal length, found {sorted(lengths)} samples")
     return np.concatenate(columns, axis=1)
+
+
+def _variable_columns_sound(value: str, context: Context) -> np.ndarray:
+    """Any number of files, one below the other: (files, time), with NaN behind the shorter ones as in ESPnet2."""
+    columns = _columns(value, context)
+    if any(column.ndim > 1 for column in columns):
+        raise UserError(f"{value}: variable_columns_sound takes files of one channel")
+    longest = max(len(column) for column in columns)
+    return np.stack([np.pad(column, (0, longest - len(column)), constant_values=np.nan) for column in columns])
+
+
+def _columns(value: str, context: Context) -> list[np.ndarray]:
+    """The samples of several files, which must have one sample rate."""
+    files = [(name, read_audio(name, allow_pipes=context.allow_pipes, base=context.base)) for name in value.split()]
+    rates = sorted({audio.rate for _, audio in files})
+    if len(rates) > 1:
+        raise UserError(
+            f"{value}: the files of one utterance must have one sample rate, found {', '.join(map(str, rates))} Hz"
+        )
+    return [_checked(audio, name, context) for name, audio in files]
 
 
 def _kaldi_ark(value: str, context: Context) -> np.ndarray:
@@ -201,13 +240,34 @@ def _numbers(value: str, separator: str | None, dtype: type) -> np.ndarray:
     except ValueError:
         kind = "whole numbers" if dtype is np.int64 else "numbers"
         raise UserError(
-            f"expected {kind} separated by {'commas' if separator else 'blanks'}, found '{value}'"
+            f"expected {kind} separated by {'commas' if separator else 'spaces'}, found '{value}'"
         ) from None
+
+
+def _random_numbers(data_type: str, value: str, utterance_id: str) -> np.ndarray:
+    """Noise or integers of the shape that a line gives, such as 120,80."""
+    shape, rng = _shape(value), rng_for(data_type, utterance_id)
+    bounds = _RANDOM_INTS.fullmatch(data_type)
+    if bounds is None:
+        return rng.standard_normal(shape, dtype=np.float32)
+    low, high = int(bounds[1]), int(bounds[2])
+    if low >= high:
+        raise UserError(f"data type '{data_type}': rand_int_LOW_HIGH needs LOW below HIGH, such as rand_int_0_10")
+    return rng.integers(low, high, shape)
+
+
+def _shape(value: str) -> tuple[int, ...]:
+    """`120,80`, as a shape file has it."""
+    sizes = _numbers(value, ",", np.int64)
+    if not len(sizes) or (sizes < 0).any():
+        raise UserError(f"expected a shape such as 120,80, found '{value}'")
+    return tuple(int(size) for size in sizes)
 
 
 READERS: dict[str, Callable[[str, Context], Value]] = {
     "sound": _sound,
     "multi_columns_sound": _multi_columns_sound,
+    "variable_columns_sound": _variable_columns_sound,
     "segments": _segments,
     "kaldi_ark": _kaldi_ark,
     "npy": _npy,

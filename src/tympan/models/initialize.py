@@ -9,13 +9,16 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-InitKind = Literal["pytorch", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "chainer", "none"]
+InitKind = Literal[
+    "pytorch", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal", "chainer", "none"
+]
 
 _WEIGHTS: dict[str, Callable[[Tensor], object]] = {
     "xavier_uniform": nn.init.xavier_uniform_,
     "xavier_normal": nn.init.xavier_normal_,
     "kaiming_uniform": lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu"),
     "kaiming_normal": lambda weight: nn.init.kaiming_normal_(weight, nonlinearity="relu"),
+    "normal": lambda weight: nn.init.normal_(weight, std=0.02),
     "chainer": lambda weight: nn.init.normal_(weight, std=1.0 / math.sqrt(weight[0].numel())),
 }
 _OWN_DEFAULT = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d)

@@ -8,10 +8,14 @@ from tympan.nn.dropout import Dropout
 
 
 class LinearProjection(nn.Module):
-    """`preencoder: linear`: a projection of every frame."""
+    """`preencoder: linear`: a projection of every frame.
 
-    def __init__(self, *, input_size: int, output_size: int, dropout: float = 0.0) -> None:
+    ESPnet2 wants `input_size` in the configuration. The builder knows it, so that it may be left out there.
+    """
+
+    def __init__(self, *, input_size: int | None = None, output_size: int, dropout: float = 0.0) -> None:
         super().__init__()
+        assert input_size is not None, "the builder passes it"
         self.output_size = output_size
         self.linear_out = nn.Linear(input_size, output_size)
         self.dropout = Dropout(dropout)

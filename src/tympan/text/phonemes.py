@@ -19,8 +19,12 @@ PACKAGES = {
 }
 
 
+WORD_BOUNDARY = "   "
+"""Between words of phonemes that are separated by single spaces, as in ESPnet2; it becomes the token ` `."""
+
+
 class PhonemeTokenizer:
-    """Tokens of `g2p_type`, a package or the file of a lexicon; None takes phonemes separated by blanks as they are."""
+    """Tokens of `g2p_type`, a package or the file of a lexicon; None takes phonemes separated by spaces as they are."""
 
     def __init__(
         self,
@@ -56,20 +60,28 @@ class PhonemeTokenizer:
         return words
 
     def text2tokens(self, line: str) -> list[str]:
+        if self.g2p_type is None:
+            words = [self._phones(word) for word in line.split(WORD_BOUNDARY)]
+            return [token for word in words for token in (" ", *word)][1:]
+        return [self.space_symbol if token == " " else token for token in self._phones(line)]
+
+    def tokens2text(self, tokens: Iterable[str]) -> str:
+        """Phonemes can't be spelled back: they are joined, as in ESPnet2; those of a lexicon with spaces."""
+        if self.lexicon is not None:
+            return " ".join(tokens)
+        return "".join(" " if token == self.space_symbol else token for token in tokens)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_g2p": None}
+
+    def _phones(self, line: str) -> list[str]:
         tokens: list[str] = []
         for word, is_symbol in self._split(line):
             if not is_symbol:
                 tokens += self._load()(word)
             elif not self.removes_symbols:
                 tokens.append(word)
-        return [self.space_symbol if token == " " else token for token in tokens]
-
-    def tokens2text(self, tokens: Iterable[str]) -> str:
-        """Phonemes can't be spelled back: they are joined with blanks."""
-        return " ".join(tokens)
-
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_g2p": None}
+        return tokens
 
     def _split(self, line: str) -> list[tuple[str, bool]]:
         """Runs of text and single symbols, in order."""
@@ -105,7 +117,7 @@ def _g2p(name: str) -> Callable[[str], list[str]]:
         return lambda text: [phone for phone in english(text) if keeps_space or phone != " "]
 
     def syllables(text: str) -> list[str]:
-        # What is not Chinese comes back as it was, blanks included.
+        # What is not Chinese comes back as it was, spaces included.
         readings = package.pinyin(text, style=package.Style.TONE3)
         return [part for reading in readings for part in reading[0].split()]
 

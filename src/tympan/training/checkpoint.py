@@ -26,7 +26,7 @@ STATEFUL = ("optim_conf.", "scheduler_conf.")
 """Options that optimiser and schedule carry in their state."""
 CUTS_BATCHES = frozenset(
     {
-        "batch_bins", "batch_size", "batch_size_per_device", "batch_type", "drop_last_iter", "fold_length",
+        "batch_bins", "batch_cut", "batch_size", "batch_size_per_device", "batch_type", "drop_last_iter", "fold_length",
         "max_batch_size", "min_batch_size", "num_buckets", "num_iters_per_epoch", "seed", "shuffle_within_batch",
         "sort_batch", "sort_in_batch", "train_data_path_and_name_and_type", "train_shape_file",
     }

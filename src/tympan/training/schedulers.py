@@ -244,10 +244,14 @@ class TristageLR(LRScheduler):
                 f"scheduler_conf: warmup_ratio + hold_ratio + decay_ratio is "
                 f"{warmup_ratio + hold_ratio + decay_ratio:g}; it must be 1"
             )
-        self.max_steps = max_steps
-        self.warmup_steps = int(max_steps * warmup_ratio)
-        self.hold_steps = int(max_steps * hold_ratio)
-        self.decay_steps = int(max_steps * decay_ratio)
+        for name, scale in (("init_lr_scale", init_lr_scale), ("final_lr_scale", final_lr_scale)):
+            if not 0.0 < scale <= 1.0:
+                raise UserError(f"scheduler_conf: {name} must be above 0 and at most 1, found {scale:g}")
+        self.max_steps = int(max_steps)
+        self.warmup_steps = int(self.max_steps * warmup_ratio)
+        self.hold_steps = int(self.max_steps * hold_ratio)
+        # What is left: three shares rounded down would end before max_steps.
+        self.decay_steps = self.max_steps - self.warmup_steps - self.hold_steps
         self.init_lr_scale = init_lr_scale
         self.final_lr_scale = final_lr_scale
         super().__init__(optimizer, last_epoch)

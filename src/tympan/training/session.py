@@ -48,7 +48,7 @@ from tympan.training.manifest import RecordingWriter, make_manifest, write_manif
 from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.training.preflight import check_run
 from tympan.training.schedulers import build_scheduler
-from tympan.training.task import AnyTask, check_data_names, start_command
+from tympan.training.task import AnyTask, check_data_names, data_of, start_command
 from tympan.training.trainer import Stopped, Trainer
 from tympan.training.update import Updater, trainable
 from tympan.training.watchers import build_watchers
@@ -59,7 +59,8 @@ def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | No
     """What every training command does after parsing; returns the exit code."""
     if config.output_dir is None:
         raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
-    check_data_names(task, config)
+    if not _builds_model_only(config):
+        check_data_names(task, config)
     directory = Path(config.output_dir)
     device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -95,6 +96,9 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
     try:
         if config.collect_stats:
             return _collect(task, config, directory)
+        if _builds_model_only(config):
+            _build_model_only(task, config, device)
+            return 0
         trainer = build_trainer(task, config, comm=comm, device=device, stop=stop)
         if config.dry_run:
             logging.info("--dry_run true: everything is built, nothing is trained")
@@ -108,6 +112,23 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
     trainer.writer.close()
     comm.close()
     return 0
+
+
+def _builds_model_only(config: TrainConfig) -> bool:
+    """A dry run without data, which checks a configuration as ESPnet2's does."""
+    has_data = any(triples for _, triples in data_of(config))
+    return config.dry_run and (config.iterator_type == "none" or not has_data)
+
+
+def _build_model_only(task: AnyTask, config: TrainConfig, device: torch.device) -> None:
+    set_all_seeds(config.seed)
+    model = _model(task, task.complete(config))
+    precision = choose_precision(
+        config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
+    )
+    build_updater(config, model, comm=Solo(), device=device, precision=precision)
+    _report_size(model)
+    logging.info("--dry_run true: the model and the optimizer are built, no data was read")
 
 
 def build_trainer(
@@ -253,11 +274,15 @@ def _model(task: AnyTask, config: TrainConfig) -> nn.Module:
     return model
 
 
-def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, comm: Comm) -> None:
+def _report_size(model: nn.Module) -> None:
     number = sum(parameter.numel() for parameter in model.parameters())
     learning = sum(parameter.numel() for _, parameter in trainable(model))
     logging.info("model: %s parameters, %s of them trained", f"{number:,}", f"{learning:,}")
     logging.debug("%s", model)
+
+
+def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, comm: Comm) -> None:
+    _report_size(model)
     for name, batches in (("train", data.train), ("valid", data.valid)):
         logging.info("%s data: %s", name, batches.describe().replace("\n", "; "))
     size = data.train.mean_size()

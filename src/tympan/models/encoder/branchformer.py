@@ -67,6 +67,11 @@ class BranchformerEncoder(BlockEncoder):
         if not (use_attn or use_cgmlp):
             raise UserError("encoder_conf use_attn and use_cgmlp are both false: a Branchformer needs a branch")
         attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
+        if input_layer is None and use_attn and attention.endswith("rel_selfattn"):
+            raise UserError(
+                f"encoder_conf input_layer null adds no positions, which attention_layer_type {attention_layer_type} "
+                "needs: use input_layer linear, or selfattn with pos_enc_layer_type abs_pos"
+            )
         embed = build_input_layer(
             input_layer,
             input_size=input_size,

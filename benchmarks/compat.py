@@ -1,0 +1,274 @@
+"""Try every configuration of a checkout of ESPnet: which are read, which build a model, which train a step.
+
+usage: python benchmarks/compat.py ESPNET [--only TEXT] [--expect] [--verbose]
+
+ESPNET is a checkout of ESPnet's repository; nothing of it is copied. Its recipes' files are read as `asr_train`,
+`lm_train`, `asr_inference` and `convert_config` read them, with the options that its `asr.sh` adds (token list,
+statistics). Models are built with their sizes reduced and trained for one step on noise. What worked before is listed
+in compat_expected.txt: a file that does less than that is an error. `--expect` writes the list again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import logging
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from tympan.bin.asr_inference import Options as DecodeOptions
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.choices import OPTIMIZERS
+from tympan.config.espnet1 import translate_espnet1, translation_of
+from tympan.config.lm import LmTrainConfig
+from tympan.config.option import options_of
+from tympan.config.parse import read_layer
+from tympan.config.read import RULES
+from tympan.config.resolve import Layer, Rules, resolve
+from tympan.config.train import TrainConfig
+from tympan.config.yaml_text import read_yaml
+from tympan.errors import UserError
+from tympan.models.build import build_asr_model, build_lm
+from tympan.training.schedulers import build_scheduler
+
+EXPECTED = Path(__file__).with_name("compat_expected.txt")
+TOKENS = ["<blank>", "<unk>", *"abcdefghijklmnopqrstuvwxy", "<space>", "<sos/eos>"]
+STATES = ("refused", "parsed", "built", "trained")
+"""How far a file comes. Decoding files and ESPnet1's can only be parsed."""
+SMALL = {"num_blocks": 2, "num_layers": 2, "nlayers": 1, "layer": 2, "linear_units": 32, "cgmlp_linear_units": 32,
+         "hidden_size": 16, "unit": 16, "att_unit": 16, "embed_unit": 16, "multi_blocks": 1}  # fmt: skip
+"""The largest value of each size of a part."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one file. `reasons` are the messages where it was refused, without file and line."""
+
+    path: str
+    kind: str
+    state: str
+    keys: int = 0
+    """Keys of the file whose value was found in the resolved configuration."""
+    reasons: tuple[str, ...] = ()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("espnet", type=Path, help="checkout of ESPnet's repository")
+    parser.add_argument("--only", default="", help="only files whose path contains this")
+    parser.add_argument("--expect", action="store_true", help="write what was found to compat_expected.txt")
+    parser.add_argument("--verbose", action="store_true", help="print every refused file with its messages")
+    options = parser.parse_args()
+    logging.disable(logging.WARNING)
+    torch.manual_seed(0)
+    outcomes = [
+        tried(options.espnet, path, kind) for path, kind in configurations(options.espnet) if options.only in path
+    ]
+    if not outcomes:
+        raise SystemExit(f"{options.espnet}: no recipe configurations (egs2/*/asr1/conf/*.yaml) were found")
+    report(outcomes, is_verbose=options.verbose)
+    if options.expect:
+        lines = [f"{item.state} {item.path}\n" for item in outcomes if item.state != "refused"]
+        EXPECTED.write_text("".join(lines), encoding="utf-8")
+        return 0
+    return check(outcomes)
+
+
+def configurations(root: Path) -> Iterator[tuple[str, str]]:
+    """(path, kind) of every file of ASR recipes, links left out so that each is counted once."""
+    for path in sorted([*root.glob("egs2/*/asr1/conf/**/*.y*ml"), *root.glob("egs/*/asr*/conf/**/*.y*ml")]):
+        if path.is_symlink() or not path.is_file():
+            continue
+        name = path.relative_to(root).as_posix()
+        if not name.startswith("egs2/"):
+            if "train" in path.name:
+                yield name, "ESPnet1 training"
+            continue
+        try:
+            document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError:
+            document = {"encoder": None} if "train" in path.name else {"beam_size": None}
+        keys = set(document) if isinstance(document, dict) else set()
+        if keys & {"lm", "lm_conf"}:
+            yield name, "LM training"
+        elif keys & {"encoder", "encoder_conf"}:
+            yield name, "ASR training"
+        elif keys & {"beam_size", "ctc_weight"}:
+            yield name, "decoding"
+
+
+def tried(root: Path, path: str, kind: str) -> Outcome:
+    """Read, build and train, as far as it goes."""
+    state, keys = "refused", 0
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            if kind == "ESPnet1 training":
+                parse_espnet1(root / path)
+                return Outcome(path, kind, "parsed")
+            if kind == "decoding":
+                config: Any = parse(DecodeOptions, root / path, Rules(translate=translate_espnet1), DECODING)
+                return Outcome(path, kind, "parsed", count_keys(root / path, config))
+            schema = LmTrainConfig if kind == "LM training" else AsrTrainConfig
+            config = parse_training(schema, root / path)
+            state, keys = "parsed", count_keys(root / path, config)
+            small = reduced(config)
+            model = build(small)
+            state = "built"
+            train_one_step(model, small)
+        return Outcome(path, kind, "trained", keys)
+    except UserError as error:
+        return Outcome(path, kind, state, keys, messages_of(error))
+    except Exception as error:  # what no message was made for
+        return Outcome(path, kind, state, keys, (f"{type(error).__name__}: {error}",))
+
+
+DECODING = {"output_dir": "decode", "data_path_and_name_and_type": ["wav.scp,speech,sound"]}
+
+
+def parse_training(schema: type[Any], path: Path) -> Any:
+    """With what `asr.sh` adds to the file."""
+    added: dict[str, Any] = {"token_list": TOKENS, "bpemodel": "bpe.model"}
+    given = read_layer(path, RULES).values
+    if given.get("normalize") == "global_mvn":
+        added["normalize_conf"] = {"stats_file": "feats_stats.npz"}
+    return parse(schema, path, replace(RULES, check=schema.conflicts), added)
+
+
+def parse_espnet1(path: Path) -> None:
+    """As convert_config, and then as the command that takes the result."""
+    translation = translation_of(read_yaml(path))
+    if translation is None:
+        raise UserError("is not recognised as ESPnet1's")
+    schema = LmTrainConfig if "lm" in translation.document.value else AsrTrainConfig
+    layers = [Layer(translation.document.value, translation.document.where), Layer({"token_list": TOKENS}, str)]
+    resolve(schema, layers, rules=replace(RULES, translate=None, check=schema.conflicts))
+
+
+def parse(schema: type[Any], path: Path, rules: Rules, added: Mapping[str, Any]) -> Any:
+    return resolve(schema, [read_layer(path, rules), Layer(added, lambda key: ".".join(key))], rules=rules)
+
+
+def count_keys(path: Path, config: Any) -> int:
+    """How many keys of the file stand in the configuration with their value. UserError if one has another value."""
+    found = 0
+    for name, value in read_yaml(path).value.items():
+        resolved = getattr(config, name, None)
+        pairs = [(value, resolved)]
+        if isinstance(value, dict):
+            pairs = [(item, (resolved or {}).get(key, item)) for key, item in value.items()]
+        for written, read in pairs:
+            if not is_same(written, read) and options_of(type(config))[name].extra.not_yet is None:
+                raise UserError(f"{name}: {written!r} was read as {read!r}")
+            found += 1
+    return found
+
+
+def is_same(written: Any, read: Any) -> bool:
+    """Whether a value of YAML became this one: `1e-3` is text to YAML, a lone value may become a list of one."""
+    if isinstance(read, (list, tuple)):
+        items = written if isinstance(written, list) else [written]
+        return len(items) == len(read) and all(is_same(*pair) for pair in zip(items, read, strict=True))
+    if isinstance(written, dict) and isinstance(read, dict):
+        return all(is_same(item, read.get(key)) for key, item in written.items())
+    if isinstance(read, (int, float)) and not isinstance(read, bool):
+        return float(written) == float(read)
+    return str(written).lower() in (str(read).lower(), *(["none", "null", ""] if read is None else []))
+
+
+def reduced(config: Any) -> Any:
+    """The same model with small sizes: as many heads and branches, but narrow and of few blocks."""
+    changed = {}
+    for name in ("encoder_conf", "decoder_conf", "lm_conf"):
+        conf = dict(getattr(config, name, None) or {})
+        for key, most in SMALL.items():
+            if isinstance(conf.get(key), int):
+                conf[key] = min(conf[key], most)
+        blocks = conf.get("num_blocks")
+        if "output_size" in conf:
+            conf["output_size"] = 8 * int(conf.get("attention_heads", 2))
+        if conf.get("interctc_layer_idx"):
+            conf["interctc_layer_idx"] = [1]
+        for key, value in conf.items():
+            # One value for each block.
+            if isinstance(value, list) and blocks and len(value) > blocks and key != "interctc_layer_idx":
+                conf[key] = value[:blocks]
+        changed[name] = conf
+    return replace(config, **{key: item for key, item in changed.items() if hasattr(config, key)})
+
+
+def build(config: TrainConfig) -> torch.nn.Module:
+    if isinstance(config, AsrTrainConfig):
+        return build_asr_model(config, reads_statistics=False)
+    assert isinstance(config, LmTrainConfig)
+    return build_lm(config)
+
+
+def train_one_step(model: torch.nn.Module, config: Any) -> None:
+    """Forward, backward and one update with the configured optimizer and scheduler."""
+    text, text_lengths = torch.randint(2, 20, (2, 4)), torch.tensor([4, 3])
+    text[1, 3:] = -1
+    batch = {"text": text, "text_lengths": text_lengths}
+    if isinstance(config, AsrTrainConfig):
+        lengths = torch.tensor([16000, 15000]) if config.input_size is None else torch.tensor([100, 90])
+        shape = (2, int(lengths[0])) if config.input_size is None else (2, int(lengths[0]), config.input_size)
+        batch |= {"speech": torch.randn(shape) * 0.1, "speech_lengths": lengths}
+    loss = model(**batch).value
+    loss.backward()
+    if not torch.isfinite(loss):
+        raise ValueError(f"the loss is {loss.item()}")
+    parameters = [item for item in model.parameters() if item.requires_grad]
+    optimizer = OPTIMIZERS.build(config.optim, config.optim_conf, parameters)
+    if config.scheduler is not None:
+        build_scheduler(config.scheduler, config.scheduler_conf, optimizer)
+    optimizer.step()
+
+
+def messages_of(error: UserError) -> tuple[str, ...]:
+    """The messages without file and line, so that equal ones can be counted."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return tuple(
+        re.sub(r"^\S+\.ya?ml(:\d+)?: ", "", line) for line in lines if not re.fullmatch(r"|\d+ mistakes:", line)
+    )
+
+
+def report(outcomes: Sequence[Outcome], *, is_verbose: bool) -> None:
+    for kind in dict.fromkeys(item.kind for item in outcomes):
+        these = [item for item in outcomes if item.kind == kind]
+        reached = [sum(STATES.index(item.state) >= level for item in these) for level in (1, 2, 3)]
+        counts = f"{reached[0]} parsed"
+        if kind in ("ASR training", "LM training"):
+            counts += f", {reached[1]} built, {reached[2]} trained one step"
+        keys = sum(item.keys for item in these)
+        print(f"{kind}: {len(these)} files, {counts}" + (f", {keys} options compared" if keys else ""))
+        reasons = Counter(reason for item in these for reason in set(item.reasons))
+        for reason, number in reasons.most_common():
+            print(f"  {number:4} {reason[:200]}")
+    if is_verbose:
+        for item in outcomes:
+            if item.reasons:
+                print(f"{item.state} {item.path}", *item.reasons, sep="\n    ")
+
+
+def check(outcomes: Sequence[Outcome]) -> int:
+    """1 if a file comes less far than it is expected to."""
+    expected = dict(reversed(line.split(" ", 1)) for line in EXPECTED.read_text(encoding="utf-8").splitlines())
+    worse = [item for item in outcomes if STATES.index(item.state) < STATES.index(expected.get(item.path, STATES[0]))]
+    for item in worse:
+        print(f"expected {expected[item.path]}, found {item.state}: {item.path}", *item.reasons, sep="\n  ")
+    better = sum(STATES.index(item.state) > STATES.index(expected.get(item.path, STATES[0])) for item in outcomes)
+    if better:
+        print(f"{better} files come further than {EXPECTED.name} says: write it again with --expect")
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""`preprocessor_conf.data_aug_effects`: a weighted list of effects, checked before anything is built.
+
+An entry is [weight, name, options] or [weight, [entry, entry, ...]]: of the inner entries only one is drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tympan.config.choices import EFFECTS
+from tympan.config.mistakes import Mistakes
+from tympan.config.registry import complete
+from tympan.config.resolve import Conflict
+from tympan.config.signature import REQUIRED
+from tympan.errors import UserError
+
+_EXAMPLE = '[0.3, "speed_perturb", {"factor": 0.9}]'
+
+
+@dataclass(frozen=True)
+class EffectEntry:
+    """One effect with its weight and complete options."""
+
+    weight: float
+    name: str
+    options: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class EffectGroup:
+    """Effects of which one is drawn."""
+
+    weight: float
+    members: tuple[EffectEntry, ...]
+
+
+def read_effects(entries: Sequence[object], num: tuple[int, int]) -> tuple[EffectGroup, ...]:
+    """The groups of a list; UserError with every mistake in it. `num` is `data_aug_num`."""
+    mistakes = Mistakes()
+    groups = []
+    for entry in entries:
+        try:
+            groups.append(_group(entry))
+        except UserError as error:
+            mistakes.add("", f"data_aug_effects: {error}")
+    low, high = num
+    if not 0 <= low <= high <= len(entries) or high < 1:
+        mistakes.add("", f"data_aug_num {list(num)}: between 1 and the number of effects, {len(entries)}")
+    mistakes.check()
+    return tuple(groups)
+
+
+def check_effects(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    """Mistakes in the effects of a training configuration."""
+    conf = values["preprocessor_conf"]
+    effects = conf.get("data_aug_effects")
+    if effects:
+        try:
+            read_effects(effects, tuple(conf.get("data_aug_num", (1, 1))))
+        except UserError as error:
+            yield Conflict(("preprocessor_conf", "preprocessor"), str(error))
+
+
+def _group(entry: object) -> EffectGroup:
+    weight, first, rest = _parts(entry)
+    if isinstance(first, (list, tuple)):
+        return EffectGroup(weight, tuple(_effect(*_parts(member)) for member in first))
+    return EffectGroup(weight, (_effect(weight, first, rest),))
+
+
+def _parts(entry: object) -> tuple[float, object, list[object]]:
+    if isinstance(entry, (list, tuple)) and len(entry) >= 2 and isinstance(entry[0], (int, float)) and entry[0] > 0:
+        return float(entry[0]), entry[1], list(entry[2:])
+    raise UserError(f"an entry such as {_EXAMPLE} is expected, found {entry}")
+
+
+def _effect(weight: float, name: object, rest: Sequence[object]) -> EffectEntry:
+    options = rest[0] if rest else {}
+    if not isinstance(name, str):
+        raise UserError(f"an entry such as {_EXAMPLE} is expected, found {name}")
+    if not isinstance(options, Mapping):
+        raise UserError(f"the options of {name} must be a mapping as in {_EXAMPLE}, found {options}")
+    parameters = EFFECTS.parameters(name)
+    # ESPnet2 removes it too: the rate is that of the recording.
+    given = {key: item for key, item in options.items() if key != "sample_rate"}
+    mistakes = Mistakes()
+    complete_options = complete(given, parameters, owner=f"effect '{name}'", mistakes=mistakes, where=str)
+    for key, parameter in parameters.items():
+        if parameter.default is REQUIRED and key not in given:
+            mistakes.add("", f"the effect '{name}' needs the key '{key}'")
+    mistakes.check()
+    return EffectEntry(weight, EFFECTS.canonical(name), complete_options)

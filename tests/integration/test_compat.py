@@ -1,0 +1,51 @@
+"""benchmarks/compat.py on a made-up checkout: it counts, it names what is missing, and it notices a loss."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "compat.py"
+GOOD = """\
+encoder: conformer
+encoder_conf: {output_size: 256, attention_heads: 4, linear_units: 2048, num_blocks: 12}
+decoder: transformer
+optim: adam
+optim_conf: {lr: 1.0e-3}
+scheduler: warmuplr
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    conf = tmp_path / "egs2" / "toy" / "asr1" / "conf"
+    conf.mkdir(parents=True)
+    (conf / "train_asr.yaml").write_text(GOOD)
+    (conf / "train_asr_other.yaml").write_text("encoder: no_such_encoder\n")
+    (conf / "decode_asr.yaml").write_text("beam_size: 10\nctc_weight: 0.3\n")
+    (conf / "train_asr_link.yaml").symlink_to("train_asr.yaml")
+    return tmp_path
+
+
+def run(checkout: Path, expected: str) -> subprocess.CompletedProcess[str]:
+    script = checkout / "compat.py"
+    script.write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    script.with_name("compat_expected.txt").write_text(expected, encoding="utf-8")
+    return subprocess.run([sys.executable, script, checkout], capture_output=True, text=True, check=False)
+
+
+def test_files_are_counted_and_missing_parts_named(checkout: Path) -> None:
+    done = run(checkout, "trained egs2/toy/asr1/conf/train_asr.yaml\n")
+    assert done.returncode == 0, done.stderr
+    assert "ASR training: 2 files, 1 parsed, 1 built, 1 trained one step, 9 options compared" in done.stdout
+    assert "decoding: 1 files, 1 parsed" in done.stdout
+    assert "no_such_encoder" in done.stdout
+
+
+def test_a_file_that_comes_less_far_than_expected_is_an_error(checkout: Path) -> None:
+    done = run(checkout, "parsed egs2/toy/asr1/conf/train_asr_other.yaml\n")
+    assert done.returncode == 1
+    assert "expected parsed, found refused: egs2/toy/asr1/conf/train_asr_other.yaml" in done.stdout
