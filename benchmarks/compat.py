@@ -89,16 +89,16 @@ def configurations(root: Path) -> Iterator[tuple[str, str]]:
         if path.is_symlink() or not path.is_file():
             continue
         name = path.relative_to(root).as_posix()
-        if not name.startswith("egs2/"):
-            if "train" in path.name:
-                yield name, "ESPnet1 training"
-            continue
         try:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.YAMLError:
             document = {"encoder": None} if "train" in path.name else {"beam_size": None}
         keys = set(document) if isinstance(document, dict) else set()
-        if keys & {"lm", "lm_conf"}:
+        if not name.startswith("egs2/"):
+            kind = espnet1_kind(path.name, keys)
+            if kind is not None:
+                yield name, kind
+        elif keys & {"lm", "lm_conf"}:
             yield name, "LM training"
         elif keys & {"encoder", "encoder_conf"}:
             yield name, "ASR training"
@@ -106,12 +106,22 @@ def configurations(root: Path) -> Iterator[tuple[str, str]]:
             yield name, "decoding"
 
 
+def espnet1_kind(name: str, keys: set[str]) -> str | None:
+    if "process" in keys:
+        return "ESPnet1 SpecAugment"
+    if "beam-size" in keys:
+        return "ESPnet1 decoding"
+    if {"layer", "unit"} <= keys:
+        return "ESPnet1 LM training"
+    return "ESPnet1 ASR training" if "train" in name else None
+
+
 def tried(root: Path, path: str, kind: str) -> Outcome:
     """Read, build and train, as far as it goes."""
     state, keys = "refused", 0
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            if kind == "ESPnet1 training":
+            if kind.startswith("ESPnet1"):
                 parse_espnet1(root / path)
                 return Outcome(path, kind, "parsed")
             if kind == "decoding":
@@ -145,11 +155,18 @@ def parse_training(schema: type[Any], path: Path) -> Any:
 
 def parse_espnet1(path: Path) -> None:
     """As convert_config, and then as the command that takes the result."""
-    translation = translation_of(read_yaml(path))
+    document = read_yaml(path)
+    translation = translation_of(document) if isinstance(document.value, dict) else None
     if translation is None:
         raise UserError("is not recognised as ESPnet1's")
-    schema = LmTrainConfig if "lm" in translation.document.value else AsrTrainConfig
-    layers = [Layer(translation.document.value, translation.document.where), Layer({"token_list": TOKENS}, str)]
+    found = translation.document.value
+    schema = DecodeOptions if "beam_size" in found else LmTrainConfig if "lm" in found else AsrTrainConfig
+    if schema is DecodeOptions:
+        resolve(schema, [Layer(found, translation.document.where), Layer(DECODING, str)])
+        return
+    if set(found) <= {"specaug", "specaug_conf"}:
+        found = {**found, "decoder": "rnn"}
+    layers = [Layer(found, translation.document.where), Layer({"token_list": TOKENS}, str)]
     resolve(schema, layers, rules=replace(RULES, translate=None, check=schema.conflicts))
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tympan.bin.main import cli
 from tympan.config import parse_training
@@ -15,6 +17,8 @@ from tympan.config.espnet1 import translation_of
 from tympan.config.lm import LmTrainConfig
 from tympan.config.yaml_text import parse_yaml
 from tympan.errors import UserError
+from tympan.models.build import build_asr_model
+from tympan.training.schedulers import build_scheduler
 
 KERNEL15 = """\
 elayers: 12
@@ -280,8 +284,15 @@ def test_the_command_line_still_wins(tmp_path: Path) -> None:
         (KERNEL15.replace("opt: noam", "opt: sgd"), "opt: noam, adam and adadelta are translated, not 'sgd'"),
         (
             "elayers: 3\nmodel-module: espnet.nets.pytorch_backend.e2e_asr_transducer:E2E\n",
-            "only ESPnet1's Conformer, Transformer and RNN are translated, not espnet.nets.pytorch_backend.e2e_asr_tr",
+            "only ESPnet1's Conformer, Transformer and RNN are translated, not the transducer",
         ),
+        (
+            KERNEL15 + "transformer-decoder-selfattn-layer-type: dynamicconv\nwshare: 4\n",
+            "lightweight and dynamic convolutions (dynamicconv) are not in Tympan; use selfattn",
+        ),
+        (RNN + "lsm-type: unigram\nlsm-weight: 0.05\n", "lsm-type: unigram smooths labels by the frequency of tokens"),
+        ("beam-size: 10\nsearch-type: alsd\nu-max: 3\n", "search-type belongs to the transducer"),
+        (LM + "schedulers: lr=step\n", "schedulers: lr=cosine and lr=noam are translated, not 'lr=step'"),
         ("elayers: 3\netype: vggblst\n", "old.yaml:2: etype: vggblst is none of ESPnet1's"),
         ("elayers: 3\nsubsample: 2,1\n", "old.yaml:2: subsample: 2,1 must be numbers between '_'"),
         (RNN.replace("eprojs: 1024", "eproj: 1024"), "'eproj' is no key of an ESPnet1 file that Tympan can translate"),
@@ -292,6 +303,83 @@ def test_what_has_no_translation_is_a_mistake(text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         translated(text)
     assert message in str(caught.value)
+
+
+def test_a_model_without_translation_is_one_sentence() -> None:
+    text = "elayers: 3\nmodel-module: espnet.nets.pytorch_backend.e2e_asr_maskctc:E2E\nsome-key: 3\nother-key: 4\n"
+    with pytest.raises(UserError) as caught:
+        translated(text)
+    assert str(caught.value) == (
+        "old.yaml:2: only ESPnet1's Conformer, Transformer and RNN are translated, not Mask-CTC"
+    )
+
+
+TRANSFORMER_LM = """\
+model-module: transformer
+att-unit: 8
+embed-unit: 2
+head: 2
+layer: 1
+pos-enc: none
+unit: 10
+batchsize: 2
+maxlen: 40
+opt: adam
+schedulers: lr=cosine
+dropout-rate: 0.0
+epoch: 2
+gradclip: 1.0
+lr: 1e-4
+lr-cosine-total: 300
+lr-cosine-warmup: 20
+patience: 0
+sortagrad: 0
+"""
+
+
+def test_a_transformer_language_model_is_no_recogniser(tmp_path: Path) -> None:
+    config = parse_training(LmTrainConfig, ["--config", write(tmp_path / "lm.yaml", TRANSFORMER_LM)], prog="t")
+    assert config.lm == "transformer"
+    assert (config.lm_conf["att_unit"], config.lm_conf["layer"], config.lm_conf["pos_enc"]) == (8, 1, None)
+    assert (config.optim, config.optim_conf["lr"], config.max_epoch) == ("adam", 1e-4, 2)
+
+
+def test_rates_of_a_cosine_are_those_of_espnet1(tmp_path: Path) -> None:
+    """0.5 (cos(pi (step - warmup) / total) + 1), from the end of the warm-up on."""
+    config = parse_training(LmTrainConfig, ["--config", write(tmp_path / "lm.yaml", TRANSFORMER_LM)], prog="t")
+    optimizer = torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))], lr=config.optim_conf["lr"])
+    scheduler = build_scheduler(str(config.scheduler), config.scheduler_conf, optimizer)
+    for step in range(300):
+        if step >= 20:
+            expected = 1e-4 * 0.5 * (math.cos(math.pi * (step - 20) / 300) + 1)
+            assert optimizer.param_groups[0]["lr"] == pytest.approx(expected, rel=1e-6), step
+        optimizer.step()
+        scheduler.step()
+
+
+def test_no_preprocessing_is_no_specaug() -> None:
+    assert translated("process:\n  - type: identity\n") == {"specaug": None}
+
+
+def test_stochastic_depth_of_a_transformer(tmp_path: Path) -> None:
+    """A Conformer without convolution and macaron computes what a Transformer does."""
+    sizes = "batch-size: 4\nelayers: 2\neunits: 32\ndlayers: 1\ndunits: 32\nadim: 16\naheads: 2\n"
+    text = sizes + 'model-module: "espnet.nets.pytorch_backend.e2e_asr_transformer:E2E"\n'
+    argv = ["--token_list", "[<blank>, <unk>, a, <sos/eos>]"]
+    plain = parse_training(AsrTrainConfig, ["--config", write(tmp_path / "a", text), *argv], prog="t")
+    with_depth = write(tmp_path / "b", text + "stochastic-depth-rate: 0.3\n")
+    deep = parse_training(AsrTrainConfig, ["--config", with_depth, *argv], prog="t")
+    assert (plain.encoder, deep.encoder) == ("transformer", "conformer")
+    assert deep.encoder_conf["stochastic_depth_rate"] == 0.3
+    encoders = [build_asr_model(config).encoder.eval() for config in (plain, deep)]
+    state = {
+        name.replace("norm1", "norm_mha").replace("norm2", "norm_ff"): item
+        for name, item in encoders[0].state_dict().items()
+    }
+    encoders[1].load_state_dict(state)
+    features, lengths = torch.randn(2, 40, 83), torch.tensor([40, 31])
+    outputs = [encoder(features, lengths) for encoder in encoders]
+    torch.testing.assert_close(outputs[0].out, outputs[1].out)
 
 
 def test_espnet2_files_are_left_alone() -> None:

@@ -221,6 +221,22 @@ def test_printed_config_prints_itself(
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "preprocessor_conf: {text_length_warning_thres: 500}",
+        "scheduler: cycliclr\nscheduler_conf: {base_lr: 0.1, max_lr: 0.2, scale_fn: null}",
+        "scheduler: warmupreducelronplateau\nscheduler_conf: {warmup_steps: 25000, verbose: false}",
+        "scheduler: steplr\nscheduler_conf: {step_size: 3, verbose: false}",
+    ],
+)
+def test_keys_that_espnet2_prints_are_taken(tmp_path: Path, text: str) -> None:
+    """Some belong to its own classes, some to older releases of torch."""
+    path = tmp_path / "printed.yaml"
+    path.write_text(text + "\n")
+    parse_training(AsrTrainConfig, ["--config", str(path), "--decoder", "rnn"], prog="t")
+
+
+@pytest.mark.parametrize(
     "folder", ["conformer", "transformer", "e_branchformer", "branchformer", "vgg_rnn", "ctc_only"]
 )
 def test_espnet2_models_load(golden: Path, folder: str) -> None:

@@ -154,8 +154,10 @@ def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) ->
     assert stats.returncode == 0, stats.stderr
     shapes = [word for side in ("train", "valid") for name in ("speech_shape", "text_shape.char")
               for word in (f"--{side}_shape_file", f"{tmp_path}/stats/{side}/{name}")]  # fmt: skip
-    done = run(beeps, tmp_path / "exp", "--max_epoch", "1", *_data(corpus, tmp_path), *shapes)
+    threshold = ["--preprocessor_conf", "text_length_warning_thres=50"]
+    done = run(beeps, tmp_path / "exp", "--max_epoch", "1", *threshold, *_data(corpus, tmp_path), *shapes)
     assert done.returncode == 0, done.stderr
+    assert "1 utterances have more than 50 tokens (preprocessor_conf text_length_warning_thres)" in done.stderr
     assert "1 utterances are too short for CTC" in done.stderr
     assert "train003: " in done.stderr
     assert "needs 119" in done.stderr

@@ -18,10 +18,13 @@ from tympan.config.espnet1_keys import (
     ASR_SIGNS,
     CONFORMER,
     CONFORMER_DEFAULTS,
+    CONVOLUTIONS,
     DECODE,
     LM,
     LM_DEFAULTS,
+    LM_MODULES,
     LM_SIGNS,
+    OTHER_MODELS,
     RNN,
     RNN_DEFAULTS,
     TRANSFORMER_LM,
@@ -43,9 +46,11 @@ def translate_espnet1(document: Document) -> Document:
 def translation_of(document: Document) -> Translation | None:
     """None if the file is not ESPnet1's; UserError for what has no translation."""
     keys = set(document.value)
+    # A language model's file may have model-module too, so that it is asked for first.
+    is_lm = len(keys & LM_SIGNS) >= 2 or document.value.get("model-module") in LM_MODULES
     for is_it, translate in (
+        (is_lm, _translate_lm),
         (bool(keys & ASR_SIGNS), _translate_asr),
-        (len(keys & LM_SIGNS) >= 2, _translate_lm),
         (any(key.replace("-", "_") in DECODE and "-" in key for key in keys), _translate_decode),
         (keys == {"process"} or keys == {"process", "mode"}, _translate_specaug),
     ):
@@ -64,8 +69,15 @@ def _translate_asr(file: Translation) -> None:
         return
     kind = next((name for name in ("conformer", "transformer") if module.endswith(f"e2e_asr_{name}:E2E")), None)
     if kind is None:
-        file.refuse("model_module", f"only ESPnet1's Conformer, Transformer and RNN are translated, not {module}")
-        kind = "transformer"
+        name = OTHER_MODELS.get(module.rpartition(":")[0].rpartition(".")[2], module)
+        file.stop("model_module", f"only ESPnet1's Conformer, Transformer and RNN are translated, not {name}")
+        return
+    _refuse_convolutions(file)
+    if kind == "transformer" and file.left.get("stochastic_depth_rate", ("", 0))[1]:
+        _drop_layers_of_transformer(file)
+        kind = "conformer"
+    elif kind == "transformer":
+        file.drop("stochastic_depth_rate", "0 is no stochastic depth")
     file.put("encoder", kind, "model_module")
     file.put("decoder", "transformer", "model_module")
     file.note("model_module", f"model-module became encoder: {kind}, decoder: transformer")
@@ -84,6 +96,31 @@ def _translate_asr(file: Translation) -> None:
         numbers = [int(item) for item in str(layers).split(",")]
         file.put("encoder_conf.interctc_layer_idx", numbers, "intermediate_ctc_layer")
     _translate_training(file, adim)
+
+
+def _refuse_convolutions(file: Translation) -> None:
+    for side in ("encoder", "decoder"):
+        key = f"transformer_{side}_selfattn_layer_type"
+        value = file.left.get(key, ("", None))[1]
+        if value in CONVOLUTIONS:
+            file.stop(key, f"lightweight and dynamic convolutions ({value}) are not in Tympan; use selfattn")
+
+
+def _drop_layers_of_transformer(file: Translation) -> None:
+    """ESPnet2's Transformer has no stochastic depth. A Conformer without convolution and macaron is the same model."""
+    same = {
+        "use_cnn_module": False,
+        "macaron_style": False,
+        "transformer_encoder_activation_type": "relu",
+        "transformer_encoder_pos_enc_layer_type": "abs_pos",
+        "transformer_encoder_selfattn_layer_type": "selfattn",
+    }
+    for key, value in same.items():
+        file.left.setdefault(key, (key, value))
+    file.note(
+        "stochastic_depth_rate",
+        "stochastic-depth-rate needs encoder: conformer, which without convolution and macaron is a Transformer",
+    )
 
 
 def _translate_rnn(file: Translation) -> None:
@@ -136,6 +173,13 @@ def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -
 
 def _translate_training(file: Translation, adim: Any) -> None:
     """What all of ESPnet1's recognisers have in common: optimiser, batches, stored features."""
+    if str(file.left.get("lsm_type", ("", ""))[1]) == "unigram":
+        file.take("lsm_type")
+        file.refuse(
+            "lsm_type",
+            "lsm-type: unigram smooths labels by the frequency of tokens, which Tympan does not; remove lsm-type and "
+            "lsm-weight to train without, or set model_conf lsm_weight in the translated file to smooth evenly",
+        )
     file.refuse_unless("lsm_type", ("", None))
     file.refuse_unless("sortagrad", (0,))
     file.refuse_unless("ctc_type", ("builtin", "warpctc", "cudnnctc", "gtnctc"))
@@ -164,16 +208,7 @@ def _translate_lm(file: Translation) -> None:
         file.rename(TRANSFORMER_LM, TRANSFORMER_LM_DEFAULTS)
     else:
         file.refuse("model_module", f"only the LMs 'default' and 'transformer' are translated, not '{module}'")
-    name = str(file.take("opt", "sgd"))
-    if name == "sgd":
-        file.put("optim", "sgd", "opt")
-        file.put("optim_conf.lr", 1.0, "opt")
-        file.note("opt", "opt: sgd became optim: sgd, optim_conf.lr: 1.0 (ESPnet1's rate)")
-    elif name == "adam":
-        file.put("optim", "adam", "opt")
-        file.note("opt", "opt: adam became optim: adam")
-    else:
-        file.refuse("opt", f"opt: sgd and adam are translated, not '{name}'")
+    _lm_optimizer(file)
     if (decay := file.take("weight_decay")) is not None:
         file.put("optim_conf.weight_decay", decay, "weight_decay")
     file.refuse_unless("sortagrad", (0,))
@@ -187,7 +222,49 @@ def _translate_lm(file: Translation) -> None:
     file.add("ESPnet1 multiplies the batch size by the devices: batch_size_per_device: true")
 
 
+def _lm_optimizer(file: Translation) -> None:
+    name, rate = str(file.take("opt", "sgd")), file.take("lr")
+    if name == "sgd":
+        file.put("optim", "sgd", "opt")
+        file.put("optim_conf.lr", rate or 1.0, "opt")
+        file.note("opt", f"opt: sgd became optim: sgd, optim_conf.lr: {show(rate or 1.0)} (ESPnet1's rate)")
+    elif name == "adam":
+        file.put("optim", "adam", "opt")
+        file.note("opt", "opt: adam became optim: adam")
+        if rate is not None:
+            file.put("optim_conf.lr", rate, "lr")
+            file.note("lr", f"lr: {show(rate)} became optim_conf.lr: {show(rate)}")
+    else:
+        file.refuse("opt", f"opt: sgd and adam are translated, not '{name}'")
+    _lm_schedule(file, rate or (1.0 if name == "sgd" else 1e-3))
+
+
+def _lm_schedule(file: Translation, rate: Any) -> None:
+    """ESPnet1's `schedulers: lr=cosine`, with its options `lr-cosine-total` and `lr-cosine-warmup`."""
+    wanted = file.take("schedulers")
+    warmup, total = file.take("lr_cosine_warmup", 1000), file.take("lr_cosine_total", 100000)
+    noam = file.take("lr_noam_warmup", 1000)
+    if wanted == "lr=cosine":
+        # 0.5 (cos(pi (step - warmup) / total) + 1): the warm-up only shifts the curve.
+        steps = {"first_cycle_steps": warmup + total, "warmup_steps": warmup, "max_lr": rate, "min_lr": 0.0}
+        file.put("scheduler", "cosineannealingwarmuprestarts", "schedulers")
+        file.put("scheduler_conf", steps, "schedulers")
+        file.note(
+            "schedulers",
+            f"schedulers: lr=cosine became scheduler: cosineannealingwarmuprestarts: the same rate from step {warmup} "
+            "on; before it the rate rises, where ESPnet1's is near its maximum",
+        )
+    elif wanted == "lr=noam":
+        file.put("scheduler", "warmuplr", "schedulers")
+        file.put("scheduler_conf", {"warmup_steps": noam}, "schedulers")
+        file.note("schedulers", f"schedulers: lr=noam became scheduler: warmuplr, warmup_steps: {noam}")
+    elif wanted not in (None, "lr=none"):
+        file.refuse("schedulers", f"schedulers: lr=cosine and lr=noam are translated, not '{wanted}'")
+
+
 def _translate_decode(file: Translation) -> None:
+    if "search_type" in file.left:
+        file.stop("search_type", "search-type belongs to the transducer, which has no translation")
     file.drop("api", "there is one search")
     file.rename(DECODE, {})
 
@@ -199,11 +276,17 @@ def _translate_specaug(file: Translation) -> None:
     for step in steps if isinstance(steps, list) else []:
         step = dict(step) if isinstance(step, Mapping) else {}
         kind = step.pop("type", None)
+        if kind == "identity":
+            continue
         if kind not in wanted:
             file.refuse("process", f"the processing step {kind!r} has no translation; SpecAugment's three steps have")
             continue
         wanted[kind] = True
         _SPECAUG[kind](file, step)
+    if not any(wanted.values()):
+        file.put("specaug", None, "process")
+        file.note("process", "process became specaug: null: it changes nothing")
+        return
     file.put("specaug", "specaug", "process")
     for kind, is_wanted in wanted.items():
         file.put(f"specaug_conf.apply_{kind}", is_wanted)

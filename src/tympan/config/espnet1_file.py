@@ -62,6 +62,11 @@ class Translation:
         else:
             self.refuse(key, f"{written}: {show(value)} has no translation; only {show(allowed[0])} has")
 
+    def stop(self, key: str, text: str) -> None:
+        """Nothing of this file can be translated: say why, and nothing of its other keys."""
+        self.refuse(key, text)
+        self.mistakes.check()
+
     def rename(self, names: Names, defaults: Mapping[str, Any]) -> None:
         """Keys that only change their name; ESPnet1's defaults are written out."""
         for key, targets in names.items():

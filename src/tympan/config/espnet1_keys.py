@@ -13,6 +13,7 @@ ANY: Names = {
     "debugmode": (),
     "grad_noise": ("grad_noise",),
     "n_iter_processes": ("num_workers",),
+    "num_save_ctc": (),
     "ngpu": ("ngpu",),
     "num_save_attention": ("num_att_plot",),
     "report_interval_iters": ("log_interval",),
@@ -137,10 +138,12 @@ CONFORMER_DEFAULTS = {
 LM: Names = {
     **ANY,
     "batchsize": ("batch_size",),
+    "dropout": ("lm_conf.dropout_rate",),
     "dropout_rate": ("lm_conf.dropout_rate",),
     "epoch": ("max_epoch",),
     "gradclip": ("grad_clip",),
     "layer": ("lm_conf.nlayers",),
+    "tie_weights": ("lm_conf.tie_weights",),
     "type": ("lm_conf.rnn_type",),
     "unit": ("lm_conf.unit",),
 }
@@ -155,7 +158,7 @@ LM_DEFAULTS = {
     "unit": 650,
 }
 TRANSFORMER_LM: Names = {
-    **{key: item for key, item in LM.items() if key != "type"},
+    **{key: item for key, item in LM.items() if key not in ("type", "tie_weights")},
     "att_unit": ("lm_conf.att_unit",),
     "embed_unit": ("lm_conf.embed_unit",),
     "head": ("lm_conf.head",),
@@ -172,6 +175,7 @@ TRANSFORMER_LM_DEFAULTS = {
 }
 DECODE: Names = {
     "backend": (),
+    "batch": (),
     "batchsize": (),
     "beam_size": ("beam_size",),
     "ctc_weight": ("ctc_weight",),
@@ -185,5 +189,15 @@ DECODE: Names = {
     "penalty": ("penalty",),
     "verbose": (),
 }
+LM_MODULES = ("default", "seq_rnn", "transformer")
+OTHER_MODELS = {
+    "e2e_asr_transducer": "the transducer",
+    "e2e_asr_maskctc": "Mask-CTC",
+    "e2e_asr_mix": "the recogniser of several speakers",
+    "e2e_asr_mix_transformer": "the recogniser of several speakers",
+    "e2e_asr_mulenc": "the model of several encoders",
+}
+"""ESPnet1's models that have no translation, by the module's name."""
+CONVOLUTIONS = ("lightconv", "lightconv2d", "dynamicconv", "dynamicconv2d", "light-dynamicconv2d")
 ASR_SIGNS = {"elayers", "adim", "mtlalpha", "eunits", "dlayers", "model-module", "transformer-lr"}
 LM_SIGNS = {"layer", "unit", "batchsize", "epoch"}

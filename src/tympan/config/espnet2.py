@@ -53,6 +53,22 @@ LACKING: dict[str, dict[str, Any]] = {
         "whisper_language": None,
         "whisper_task": None,
     },
+    # A function, which YAML can't hold.
+    "scheduler_conf:cycliclr": {"scale_fn": None, "verbose": False},
+    # Of torch before 2.7, and of ESPnet2's own class.
+    **{
+        f"scheduler_conf:{name}": {"verbose": False}
+        for name in (
+            "warmupreducelronplateau",
+            "reducelronplateau",
+            "steplr",
+            "multisteplr",
+            "exponentiallr",
+            "cosineannealinglr",
+            "cosineannealingwarmrestarts",
+            "onecyclelr",
+        )
+    },
 }
 
 

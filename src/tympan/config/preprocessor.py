@@ -25,3 +25,5 @@ class PreprocessorConf:
     audio_pad_value: float = 0.0
     whisper_language: str | None = None
     whisper_task: str | None = None
+    text_length_warning_thres: int = 500
+    """Training begins with a warning if transcripts have more tokens than this; 0 or less never warns."""

@@ -234,7 +234,7 @@ class EpochOptions:
         group=BATCHES,
         not_yet_values=dict.fromkeys(("category", "chunk", "task"), _ONE_ITERATOR),
     )
-    valid_iterator_type: Literal["sequence", "none"] | None = option(
+    valid_iterator_type: Literal["sequence"] | None = option(
         None,
         help="the same for validation; null as training",
         group=BATCHES,
@@ -334,9 +334,8 @@ class TrainConfig(
     def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
         """Options that need or exclude each other, found before anything is built. A task adds its own."""
         yield from check_together(values)
-        for name in ("iterator_type", "valid_iterator_type"):
-            if values[name] == "none" and not values["dry_run"]:
-                yield Conflict((name, "dry_run"), "none makes no batches; it needs --dry_run true")
+        if values["iterator_type"] == "none" and not values["dry_run"]:
+            yield Conflict(("iterator_type", "dry_run"), "none makes no batches; it needs --dry_run true")
 
     @staticmethod
     def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:

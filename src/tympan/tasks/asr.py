@@ -14,7 +14,7 @@ from tympan.tasks.speech import (
     too_short_for_ctc,
     without_normalization,
 )
-from tympan.tasks.text import complete_text, empty_texts, tokens_of
+from tympan.tasks.text import complete_text, empty_texts, long_texts, tokens_of
 from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
@@ -63,4 +63,5 @@ class AsrTask(Task[AsrTrainConfig]):
 
     def findings(self, config: AsrTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
         yield from empty_texts(batches, "text")
+        yield from long_texts(batches, "text", config.preprocessor_conf.get("text_length_warning_thres", 500))
         yield from too_short_for_ctc(model, batches, config.speed_perturb)

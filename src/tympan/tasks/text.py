@@ -37,3 +37,13 @@ def empty_texts(batches: Batches, name: str) -> Iterator[Finding]:
             f"all {len(tokens)} transcripts are empty. Lines of the {name} file are 'UTTERANCE-ID TRANSCRIPT'"
         )
     yield Finding("utterances have an empty transcript", [batches.utterance(row).id for row in empty])
+
+
+def long_texts(batches: Batches, name: str, most: int) -> Iterator[Finding]:
+    """Utterances whose text has more than `most` tokens, ESPnet2's `text_length_warning_thres`; 0 or less is none."""
+    tokens = batches.lengths().get(name)
+    if tokens is None or most <= 0:
+        return
+    rows = [row for row, length in enumerate(tokens.tolist()) if length > most]
+    message = f"utterances have more than {most} tokens (preprocessor_conf text_length_warning_thres), check the data"
+    yield Finding(message, [batches.utterance(row).id for row in rows])
