@@ -8,7 +8,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -158,14 +157,13 @@ def build_trainer(
         seed=config.seed,
         is_stopping=stop or (lambda: False),
     )
-    state = _state(config, identity, updater)
-    if state is not None:
-        trainer.load_state_dict(state)
+    is_resumed = _resume(config, identity, trainer)
+    if is_resumed:
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
     check_run(trainer)
     comm.barrier()
     if comm.rank == 0 and not config.dry_run:
-        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=state is not None)
+        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=is_resumed)
     return trainer
 
 
@@ -281,16 +279,21 @@ def _report_findings(
             logging.warning("%d %s:\n  %s", len(found), finding.message, "\n  ".join([*found[:shown], *more]))
 
 
-def _state(config: TrainConfig, identity: Identity, updater: Updater) -> dict[str, Any] | None:
-    """The checkpoint to go on from. A restart by the agent goes on whatever --resume said at first."""
+def _resume(config: TrainConfig, identity: Identity, trainer: Trainer) -> bool:
+    """Continue from the checkpoint, if there is one. A restart by the agent does so whatever --resume said at first."""
     is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if config.dry_run or not (config.resume or is_restart):
-        return None
-    model_state = updater.parallel.module.state_dict()
-    state = load_checkpoint(Path(config.output_dir or "."), identity=identity, model_state=model_state)
-    if state is not None:
-        report_changes(state, identity)
-    return state
+        return False
+    state = load_checkpoint(
+        Path(config.output_dir or "."),
+        identity=identity,
+        model_state=trainer.updater.parallel.module.state_dict(),
+        load=trainer.load_state_dict,
+    )
+    if state is None:
+        return False
+    report_changes(state, identity)
+    return True
 
 
 def _collect(task: AnyTask, config: TrainConfig, directory: Path) -> int:
