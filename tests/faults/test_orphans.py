@@ -40,7 +40,7 @@ def kill_and_look(train: list[str], output: Path, *, processes: int, temporary: 
     try:
         deadline = time.monotonic() + 120
         log = output / "train.log"
-        while not (log.exists() and "batch:" in log.read_text(encoding="utf-8")):
+        while not (log.exists() and "1-1batch:" in log.read_text(encoding="utf-8")):
             assert started.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)

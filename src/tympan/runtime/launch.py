@@ -97,6 +97,11 @@ def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
     return 0
 
 
+def is_launched() -> bool:
+    """Whether `launch` started this process."""
+    return NOTES in os.environ
+
+
 def as_worker(rank: int, work: Callable[[], int]) -> int:
     """Run a worker's part. What goes wrong is left as a note for the process that started it."""
     notes = os.environ.get(NOTES)

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -31,7 +32,8 @@ from tympan.runtime.device import (
     device_of,
     prepare_environment,
 )
-from tympan.runtime.launch import LaunchPlan, as_worker, launch
+from tympan.runtime.launch import LaunchPlan, as_worker, is_launched, launch
+from tympan.runtime.lock import directory_lock
 from tympan.runtime.log import setup_logging
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.runtime.parallel import Parallel, ParallelOptions
@@ -67,15 +69,34 @@ def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | No
         config = replace(config, batch_type="bucket")
     dist_options = _dist_options(config)
     ranks = worker_ranks(dist_options, os.environ)
+    plan = None
     if ranks is None and not (config.collect_stats or config.dry_run):
         plan = _launch_plan(config, dist_options)
-        if plan is not None:
-            if not config.resume and plan.hosts.rank == 0:
-                set_aside(directory)
-            return launch(plan, [*start_command(task), *arguments, "--resume", "true"])
-    if ranks is None:
-        return _work(task, config, device_kind, None)
-    return as_worker(ranks.rank, lambda: _work(task, config, device_kind, ranks))
+    if ranks is not None:
+        return as_worker(ranks.rank, lambda: _locked_work(task, config, device_kind, ranks))
+    if plan is None:
+        return _locked_work(task, config, device_kind, None)
+    command = [*start_command(task), *arguments, "--resume", "true"]
+    if plan.hosts.rank > 0:
+        return launch(plan, command)
+    with _lock(directory):
+        if not config.resume:
+            set_aside(directory)
+        return launch(plan, command)
+
+
+def _locked_work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
+    """`_work`, with the directory to itself. The process that started this one may hold it already."""
+    is_first = ranks is None or (ranks.rank == 0 and not is_launched())
+    if config.dry_run or not is_first:
+        return _work(task, config, device_kind, ranks)
+    with _lock(Path(config.output_dir or ".")):
+        return _work(task, config, device_kind, ranks)
+
+
+def _lock(directory: Path) -> AbstractContextManager[None]:
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    return directory_lock(directory, run=run if run != "none" else None, advice="or give this run another --output_dir")
 
 
 def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
