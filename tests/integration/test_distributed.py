@@ -52,7 +52,8 @@ def workers_of(parent: int) -> list[int]:
         if entry.name.isdigit() and _is_below(int(entry.name), parent):
             variables = _read(entry / "environ")
             arguments = _read(entry / "cmdline")
-            if b"\0RANK=" in b"\0" + variables and b"AsrTask" in arguments and b"spawn_main" not in arguments:
+            is_training = b"AsrTask" in arguments and b"spawn_main" not in arguments
+            if b"\0RANK=" in b"\0" + variables and is_training:
                 rank = re.search(rb"(?:^|\0)RANK=(\d+)", variables)
                 assert rank is not None
                 found.append((int(rank[1]), int(entry.name)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 
 from tympan.config import argument, option, parse_args
 from tympan.errors import UserError
+from tympan.runtime.child import child_environment, module_command
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> None:
     processes = options.nproc or manifest["processes"]
-    command = [sys.executable, "-m", "tympan.bin.train", _task_of(manifest, allow_import=options.allow_import)]
-    command += ["--config", str((options.exp_dir / "config.yaml").resolve()), "--output_dir", str(output.resolve())]
+    task = _task_of(manifest, allow_import=options.allow_import)
+    _check_imports(task, options)
+    command = module_command("tympan.bin.train", [task, "--config", str((options.exp_dir / "config.yaml").resolve())])
+    command += ["--output_dir", str(output.resolve())]
     command += ["--resume", "false", "--use_wandb", "false"]
     if manifest["device"].startswith("cpu"):
         command += ["--nproc", str(processes)]
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(manifest["threads"])}
-    done = subprocess.run(command, cwd=manifest["directory"], env={**os.environ, **threads})
+    done = subprocess.run(command, cwd=manifest["directory"], env=child_environment(threads))
     if done.returncode != 0:
         raise UserError(f"training again ended with exit code {done.returncode}: {output}/train.log says more")
 
@@ -60,10 +62,9 @@ def _task_of(manifest: dict[str, Any], *, allow_import: bool) -> str:
     """The task's name, or its class where it is one of the user's own."""
     from tympan.tasks import TASKS
 
-    if "task" not in manifest:
-        return str(manifest["kind"])  # of Tympan 0.1
     names = {TASKS.target(name): name for name in TASKS.names()}
-    target = str(manifest["task_class"])
+    # Tympan 0.1 wrote the name of its task as `kind`
+    target = str(manifest["task_class"] if "task" in manifest else TASKS.target(str(manifest["kind"])))
     if target in names:
         return names[target]
     if target.startswith("__main__:"):
@@ -77,6 +78,15 @@ def _task_of(manifest: dict[str, Any], *, allow_import: bool) -> str:
             "--allow_import true"
         )
     return target
+
+
+def _check_imports(task: str, options: Options) -> None:
+    """The configuration must not name a class of the user's own either, unless that is allowed."""
+    from tympan.config.read import check_imports
+    from tympan.tasks import find_task
+
+    if not options.allow_import:
+        check_imports(find_task(task).config_class, options.exp_dir / "config.yaml")
 
 
 def _changes(manifest: dict[str, Any], now: dict[str, str], data: dict[str, Any]) -> list[str]:

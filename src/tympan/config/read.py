@@ -66,6 +66,11 @@ def load_training_config(schema: type[Config], path: str | Path, *, allow_import
         return config
 
 
+def check_imports(schema: type[Config], path: str | Path) -> None:
+    """UserError for a configuration file that names a class by `package.module:Class`."""
+    _refuse_imports(schema, read_layer(Path(path), MODEL_RULES))
+
+
 def _refuse_imports(schema: type[Any], layer: Layer) -> None:
     mistakes = Mistakes()
     for name, option in options_of(schema).items():

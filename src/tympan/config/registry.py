@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -57,6 +59,8 @@ class Registry:
     def target(self, name: str) -> str:
         """The `"module:Class"` of a name."""
         canonical = self.canonical(name)
+        if canonical not in self._targets:
+            _look_in_working_directory()
         return self._targets.get(canonical, canonical)
 
     def get_class(self, name: str) -> type[Any]:
@@ -88,6 +92,12 @@ class Registry:
         mistakes.check()
         values = {key: item for key, item in values.items() if key not in sizes}
         return self.get_class(name)(*args, **values, **sizes)
+
+
+def _look_in_working_directory() -> None:
+    """Let Python find the user's own modules there: last, so that a file there can't take the name of a package."""
+    if not {"", os.getcwd()}.intersection(sys.path):
+        sys.path.append(os.getcwd())
 
 
 def is_import(name: str) -> bool:

@@ -5,12 +5,14 @@ Shapes: x (batch, time, channels); mask as `apart` takes it.
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tympan.errors import UserError
 from tympan.nn.batch_norm import MaskedBatchNorm1d
 from tympan.nn.frozen import FrozenLinear
+from tympan.nn.full_precision import full_precision
 from tympan.nn.masks import apart, together
 
 
@@ -55,12 +57,29 @@ class DepthwiseConv1d(nn.Conv1d):
         super().__init__(channels, channels, kernel_size, padding=(kernel_size - 1) // 2, groups=channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        if not _is_unsafe(x):
+            return self._convolve(x, self.weight, self.bias)
+        with full_precision(x):
+            bias = None if self.bias is None else self.bias.float()
+            return self._convolve(x.float(), self.weight.float(), bias).bfloat16()
+
+    def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         image = x.transpose(1, 2).unsqueeze(2)  # (batch, channels, 1, time)
         padding = (0, self.kernel_size[0] // 2)
         # Flattened, so that the gradient comes back laid out as the weight is: DDP warns of any other stride.
-        weight = self.weight.flatten(1)[:, None, None]
-        out = F.conv2d(image, weight, self.bias, padding=padding, groups=self.groups)
+        weight = weight.flatten(1)[:, None, None]
+        out = F.conv2d(image, weight, bias, padding=padding, groups=self.groups)
         return out.squeeze(2).transpose(1, 2)
+
+
+def _is_unsafe(x: Tensor) -> bool:
+    """Whether it would run in bfloat16 on a CPU. On processors with AVX512-BF16, torch 2.13 never returns for some
+    shapes, such as 144 channels, a kernel of 15 and 56, 58, 62 or 64 frames."""
+    if x.device.type != "cpu":
+        return False
+    if torch.is_autocast_enabled("cpu"):
+        return torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return x.dtype == torch.bfloat16
 
 
 def pointwise(x: Tensor, conv: nn.Module) -> Tensor:

@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import TypedDict
 
-from tympan.runtime.launch import LaunchPlan, exit_code_of, report_failure
+from tympan.runtime.child import PYTHON, child_environment, end_with_parent, module_command
+from tympan.runtime.launch import LaunchPlan, exit_code_of, logs_directory, report_failure
 from tympan.runtime.ranks import LOCALHOST
 
 LOST = 137
@@ -54,8 +55,8 @@ def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
         "max_restarts": plan.max_restarts,
         "command": list(command),
     }
-    agent = [sys.executable, "-m", "tympan.runtime.elastic", json.dumps(settings)]
-    agents = [subprocess.Popen(agent) for _ in range(plan.elastic[1])]
+    agent = module_command("tympan.runtime.elastic", [json.dumps(settings)])
+    agents = [subprocess.Popen(agent, env=child_environment()) for _ in range(plan.elastic[1])]
 
     def forward(number: int, frame: FrameType | None) -> None:
         for process in agents:
@@ -107,15 +108,16 @@ def _agent(settings: _Settings) -> int:
     spec = WorkerSpec(
         role="default",
         local_world_size=1,
-        entrypoint=sys.executable,
+        entrypoint=PYTHON,
         args=tuple(settings["command"]),
         rdzv_handler=handler,
         max_restarts=settings["max_restarts"],
         monitor_interval=0.1,
         local_addr=LOCALHOST,
     )
+    os.environ.update(child_environment())
     try:
-        result = Agent(spec, DefaultLogsSpecs()).run()
+        result = Agent(spec, DefaultLogsSpecs(log_dir=logs_directory())).run()
     except SignalException as error:
         return exit_code_of(error)
     handler.shutdown()
@@ -127,4 +129,5 @@ def _agent(settings: _Settings) -> int:
 
 
 if __name__ == "__main__":
+    end_with_parent()
     raise SystemExit(_agent(json.loads(sys.argv[1])))

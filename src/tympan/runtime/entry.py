@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from tympan.errors import UserError
+from tympan.runtime.child import end_with_parent
 
 Main = Callable[[Sequence[str] | None], int]
 
@@ -27,6 +28,7 @@ _REMEDIES = {
 
 def run(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run a command's main: a user's mistake becomes one message on stderr and exit code 2."""
+    end_with_parent()
     try:
         return main(argv)
     except UserError as error:

@@ -14,12 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sized
 from concurrent.futures import BrokenExecutor, CancelledError, Future, ProcessPoolExecutor
-from multiprocessing import get_context, parent_process
+from multiprocessing import parent_process
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from tqdm import tqdm
 
 from tympan.errors import UserError
+from tympan.runtime.child import spawn_context
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -168,7 +169,7 @@ class _Local:
                 process.terminate()
 
     def _start(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._nj, mp_context=get_context("spawn"), initializer=_prepare_worker)
+        return ProcessPoolExecutor(self._nj, mp_context=spawn_context(), initializer=_prepare_worker)
 
 
 class _Dask:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.errors import UserError
+from tympan.runtime.child import PYTHON, child_environment, is_alive
 from tympan.runtime.memory import REMEDY, is_out_of_memory, out_of_memory
 from tympan.runtime.ports import require_free_port
 from tympan.runtime.ranks import LOCALHOST, Hosts
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 NOTES = "TYMPAN_LAUNCH_NOTES"
 """Environment variable: the directory in which workers leave word for the process that started them."""
+PREFIX = "tympan-launch-"
+"""Of the name of that directory; the number of the process follows."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ def launch(plan: LaunchPlan, command: Sequence[str]) -> int:
         os.environ.setdefault("OMP_NUM_THREADS", str(plan.threads))
     # Else the workers of a restart would find the addresses of the dead ones in the agent's store (torch 2.13)
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    with tempfile.TemporaryDirectory(prefix="tympan-launch-") as notes:
+    _remove_left_notes()
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as notes:
         os.environ[NOTES] = notes
         if plan.elastic is not None:
             from tympan.runtime.elastic import run_agents
@@ -63,7 +68,7 @@ def launch(plan: LaunchPlan, command: Sequence[str]) -> int:
 
 def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
     """One agent for the processes of this host; returns an exit code."""
-    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -80,14 +85,21 @@ def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
         max_restarts=plan.max_restarts,
         monitor_interval=0.1,
         local_addr=LOCALHOST if plan.hosts.size == 1 else None,
+        logs_specs=DefaultLogsSpecs(log_dir=logs_directory()),
     )
+    os.environ.update(child_environment())  # torch's agent starts the workers with this process's own
     try:
-        elastic_launch(config, sys.executable)(*command)
+        elastic_launch(config, PYTHON)(*command)
     except ChildFailedError as error:
         return report_failure(error)
     except SignalException as error:
         return exit_code_of(error)
     return 0
+
+
+def is_launched() -> bool:
+    """Whether `launch` started this process."""
+    return NOTES in os.environ
 
 
 def as_worker(rank: int, work: Callable[[], int]) -> int:
@@ -160,6 +172,19 @@ def _leave(path: Path, text: str) -> None:
             stream.write(text)
     except FileExistsError:
         return
+
+
+def logs_directory() -> str:
+    """Where torch's agent keeps its files: by itself it would leave a folder for every run."""
+    return str(Path(os.environ[NOTES], "agent"))
+
+
+def _remove_left_notes() -> None:
+    """Remove what launchers left that were killed."""
+    for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
+        number = directory.name.removeprefix(PREFIX).partition("-")[0]
+        if number.isdigit() and not is_alive(int(number)):
+            shutil.rmtree(directory, ignore_errors=True)  # another user's can't be removed
 
 
 def _run_id(hosts: Hosts) -> str:

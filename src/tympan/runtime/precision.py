@@ -20,7 +20,6 @@ from __future__ import annotations
 import functools
 import logging
 import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.errors import UserError
+from tympan.runtime.child import code_command
 
 NAMES = ("float16", "bfloat16", "float32", "float64", "O0", "O1", "O2", "O3")
 
@@ -250,4 +250,4 @@ def _survives(kind: str, *, onednn: bool) -> bool:
         "y = torch.nn.functional.conv1d(torch.nn.functional.linear(x, w).unsqueeze(0), c)\n"
         "torch.nn.functional.layer_norm(y, y.shape[-1:]).float().sum().backward()\n"
     )
-    return subprocess.run([sys.executable, "-c", trial], capture_output=True).returncode == 0
+    return subprocess.run(code_command(trial), capture_output=True).returncode == 0

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-
-from tympan.config.registry import Registry, is_import
+from tympan.config.registry import Registry
 from tympan.training.task import AnyTask, Finding, Task, Tokens, train_command
 
 __all__ = ["TASKS", "Finding", "Task", "Tokens", "find_task", "train_command"]
@@ -18,8 +15,5 @@ TASKS = Registry(
 
 def find_task(name: str) -> AnyTask:
     """The task of a name, or a class of the user's own: `package.module:MyTask`."""
-    if is_import(name) and os.getcwd() not in sys.path and "" not in sys.path:
-        # Last, so that a file beside the user's data can't take the name of a package
-        sys.path.append(os.getcwd())
     task: AnyTask = TASKS.get_class(name)()
     return task

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import pickle
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,15 @@ from torch import Tensor
 
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.memory import is_out_of_memory
+from tympan.training.digest import digest_of
 from tympan.training.reporter import Reporter
 
 NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"
 REPLACED = "checkpoint.replaced.pth"
+DIGEST = "sha256"
+"""Key of the digest of everything else: the checksums of a zip file don't cover its own directory."""
 
 STATEFUL = ("optim_conf.", "scheduler_conf.")
 """Options that optimiser and schedule carry in their state."""
@@ -67,7 +71,7 @@ def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Iden
         "tokens": {name: list(tokens) for name, tokens in identity.tokens.items()},
         "options": _plain(identity.options),
     }
-    save_tensors(newest.with_name(f".{NAME}.new"), content)
+    save_tensors(newest.with_name(f".{NAME}.new"), {**content, DIGEST: digest_of(content)})
     if newest.exists():
         # A second name for the old file, then two renames: at every moment a whole checkpoint has one of the names.
         spare = directory / f".{PREVIOUS}.link"
@@ -89,18 +93,28 @@ def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
             raise
 
 
-def load_checkpoint(directory: Path, *, identity: Identity, model_state: Mapping[str, Tensor]) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole, or None where there is none. Loading runs no code from the file."""
-    names = [directory / name for name in (NAME, PREVIOUS) if (directory / name).exists()]
+def load_checkpoint(
+    directory: Path,
+    *,
+    identity: Identity,
+    model_state: Mapping[str, Tensor],
+    load: Callable[[dict[str, Any]], None] = lambda content: None,
+) -> dict[str, Any] | None:
+    """The newest checkpoint that is whole, or None where there is none. Loading runs no code from the file.
+
+    `load` takes its state up. If that fails, the file counts as damaged: the one before is taken up instead.
+    """
     damages = []
-    for path in names:
+    for path in _candidates(directory):
         try:
-            content = _read(path)
+            with _as_damage():
+                content = _read(path)
+                _check(path, content, identity=identity, model_state=model_state)
+                load(content)
         except _Damaged as damage:
             damages.append(f"{path}: {damage}")
             logging.warning("%s is damaged (%s); trying the one before", path, damage)
             continue
-        _check(path, content, identity=identity, model_state=model_state)
         return content
     if damages:
         raise UserError(
@@ -114,13 +128,13 @@ def load_checkpoint(directory: Path, *, identity: Identity, model_state: Mapping
 
 def read_reporter(directory: Path) -> Reporter:
     """The history of a run, from its newest whole checkpoint."""
-    for path in (directory / NAME, directory / PREVIOUS):
+    for path in _candidates(directory):
+        reporter = Reporter()
         try:
-            content = _read(path)
+            with _as_damage():
+                reporter.load_state_dict(_read(path)["reporter"])
         except _Damaged:
             continue
-        reporter = Reporter()
-        reporter.load_state_dict(content["reporter"])
         return reporter
     raise UserError(f"{directory} has no readable {NAME}, which holds the values of each epoch")
 
@@ -178,15 +192,32 @@ class _Damaged(Exception):
     pass
 
 
-def _read(path: Path) -> dict[str, Any]:
+@contextmanager
+def _as_damage() -> Iterator[None]:
+    """Damaged bytes can make a reader raise anything. Only what the user must know is not damage."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-        if broken is not None:
-            raise _Damaged(f"the part '{broken}' does not match its checksum")
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except (zipfile.BadZipFile, pickle.UnpicklingError, EOFError, RuntimeError, OSError) as error:
-        raise _Damaged(str(error).splitlines()[0] if str(error) else type(error).__name__) from error
+        yield
+    except (UserError, _Damaged):
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        lines = str(error).splitlines()
+        raise _Damaged(f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__) from error
+
+
+def _candidates(directory: Path) -> list[Path]:
+    return [directory / name for name in (NAME, PREVIOUS) if (directory / name).exists()]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        broken = archive.testzip()
+    if broken is not None:
+        raise _Damaged(f"the part '{broken}' does not match its checksum")
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    if isinstance(content, dict) and DIGEST in content and content.pop(DIGEST) != digest_of(content):
+        raise _Damaged("its content does not match its checksum")
     if not isinstance(content, dict) or "position" not in content:
         raise UserError(
             f"{path} is no checkpoint of tympan (ESPnet2's hold no position in the data). "

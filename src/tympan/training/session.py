@@ -6,9 +6,9 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -32,7 +32,8 @@ from tympan.runtime.device import (
     device_of,
     prepare_environment,
 )
-from tympan.runtime.launch import LaunchPlan, as_worker, launch
+from tympan.runtime.launch import LaunchPlan, as_worker, is_launched, launch
+from tympan.runtime.lock import directory_lock
 from tympan.runtime.log import setup_logging
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.runtime.parallel import Parallel, ParallelOptions
@@ -69,15 +70,34 @@ def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | No
         config = replace(config, batch_type="bucket")
     dist_options = _dist_options(config)
     ranks = worker_ranks(dist_options, os.environ)
+    plan = None
     if ranks is None and not (config.collect_stats or config.dry_run):
         plan = _launch_plan(config, dist_options)
-        if plan is not None:
-            if not config.resume and plan.hosts.rank == 0:
-                set_aside(directory)
-            return launch(plan, [*start_command(task), *arguments, "--resume", "true"])
-    if ranks is None:
-        return _work(task, config, device_kind, None)
-    return as_worker(ranks.rank, lambda: _work(task, config, device_kind, ranks))
+    if ranks is not None:
+        return as_worker(ranks.rank, lambda: _locked_work(task, config, device_kind, ranks))
+    if plan is None:
+        return _locked_work(task, config, device_kind, None)
+    command = [*start_command(task), *arguments, "--resume", "true"]
+    if plan.hosts.rank > 0:
+        return launch(plan, command)
+    with _lock(directory):
+        if not config.resume:
+            set_aside(directory)
+        return launch(plan, command)
+
+
+def _locked_work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
+    """`_work`, with the directory to itself. The process that started this one may hold it already."""
+    is_first = ranks is None or (ranks.rank == 0 and not is_launched())
+    if config.dry_run or not is_first:
+        return _work(task, config, device_kind, ranks)
+    with _lock(Path(config.output_dir or ".")):
+        return _work(task, config, device_kind, ranks)
+
+
+def _lock(directory: Path) -> AbstractContextManager[None]:
+    run = os.environ.get("TORCHELASTIC_RUN_ID")
+    return directory_lock(directory, run=run if run != "none" else None, advice="or give this run another --output_dir")
 
 
 def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
@@ -179,14 +199,13 @@ def build_trainer(
         seed=config.seed,
         is_stopping=stop or (lambda: False),
     )
-    state = _state(config, identity, updater)
-    if state is not None:
-        trainer.load_state_dict(state)
+    is_resumed = _resume(config, identity, trainer)
+    if is_resumed:
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
     check_run(trainer)
     comm.barrier()
     if comm.rank == 0 and not config.dry_run:
-        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=state is not None)
+        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=is_resumed)
     return trainer
 
 
@@ -306,16 +325,21 @@ def _report_findings(
             logging.warning("%d %s:\n  %s", len(found), finding.message, "\n  ".join([*found[:shown], *more]))
 
 
-def _state(config: TrainConfig, identity: Identity, updater: Updater) -> dict[str, Any] | None:
-    """The checkpoint to go on from. A restart by the agent goes on whatever --resume said at first."""
+def _resume(config: TrainConfig, identity: Identity, trainer: Trainer) -> bool:
+    """Continue from the checkpoint, if there is one. A restart by the agent does so whatever --resume said at first."""
     is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if config.dry_run or not (config.resume or is_restart):
-        return None
-    model_state = updater.parallel.module.state_dict()
-    state = load_checkpoint(Path(config.output_dir or "."), identity=identity, model_state=model_state)
-    if state is not None:
-        report_changes(state, identity)
-    return state
+        return False
+    state = load_checkpoint(
+        Path(config.output_dir or "."),
+        identity=identity,
+        model_state=trainer.updater.parallel.module.state_dict(),
+        load=trainer.load_state_dict,
+    )
+    if state is None:
+        return False
+    report_changes(state, identity)
+    return True
 
 
 def _collect(task: AnyTask, config: TrainConfig, directory: Path) -> int:

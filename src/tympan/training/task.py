@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 from tympan.config.read import parse_training
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
+from tympan.runtime.child import module_arguments, own_module_arguments, script_arguments
 
 if TYPE_CHECKING:
     from torch import nn
@@ -146,5 +147,5 @@ def start_command(task: AnyTask) -> list[str]:
     if module == "__main__":
         # A script that calls MyTask.main(): it is run again as it was, by file or with -m
         spec = getattr(sys.modules["__main__"], "__spec__", None)
-        return ["-m", spec.name] if spec is not None else [sys.argv[0]]
-    return ["-m", "tympan.bin.train", f"{module}:{name}"]
+        return script_arguments(sys.argv[0]) if spec is None else own_module_arguments(spec.name)
+    return module_arguments("tympan.bin.train", [f"{module}:{name}"])

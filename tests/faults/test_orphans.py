@@ -1,0 +1,86 @@
+"""kill -9 of the process that started a run: none of its processes may go on training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from train_corpus import command, environment
+
+pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are listed in /proc")
+
+ENDLESS = ("--max_epoch", "100000", "--log_interval", "1")
+LIMIT_S = 10.0
+"""Until every process must be gone. torch's own data workers look for their parent every 5 s."""
+
+
+def session_of(mark: str) -> list[int]:
+    """The processes whose environment holds `mark`: also those whose parent is gone."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdigit() and mark.encode() in (entry / "environ").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def kill_and_look(train: list[str], output: Path, *, processes: int, temporary: Path) -> None:
+    """Start a run, wait for its first updates, kill -9 the process that was started, and see what is left."""
+    mark = f"TYMPAN_TEST_MARK={output}"
+    variables = {**environment(), "TYMPAN_TEST_MARK": str(output), "TMPDIR": str(temporary)}
+    temporary.mkdir()
+    started = subprocess.Popen(train, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 120
+        log = output / "train.log"
+        while not (log.exists() and "1-1batch:" in log.read_text(encoding="utf-8")):
+            assert started.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(session_of(mark)) >= processes
+        started.kill()
+        started.wait()
+        deadline = time.monotonic() + LIMIT_S
+        while session_of(mark) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert session_of(mark) == []
+    finally:
+        for pid in session_of(mark):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_workers_end_with_the_process_that_started_them(beeps: Path, tmp_path: Path) -> None:
+    output, temporary = tmp_path / "exp", tmp_path / "temporary"
+    kill_and_look(command(beeps, output, *ENDLESS, "--nproc", "2"), output, processes=3, temporary=temporary)
+
+
+def test_what_a_killed_launcher_leaves_is_removed_by_the_next(beeps: Path, tmp_path: Path) -> None:
+    """Its notes, and torch's folder of logs and error files."""
+    output, temporary = tmp_path / "exp", tmp_path / "temporary"
+    kill_and_look(
+        command(beeps, output, *ENDLESS, "--nproc", "2", "--elastic", "1:2"), output, processes=5, temporary=temporary
+    )
+    assert list(temporary.glob("torchelastic_*")) == []
+    assert len(list(temporary.glob("tympan-launch-*"))) == 1
+    done = subprocess.run(
+        command(beeps, output, "--nproc", "2", "--max_epoch", "1"),
+        env={**environment(), "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert list(temporary.glob("tympan-launch-*")) == []
+    assert list(temporary.glob("torchelastic_*")) == []
+
+
+@pytest.mark.slow
+def test_workers_of_torchrun_end_with_it(beeps: Path, tmp_path: Path) -> None:
+    output, temporary = tmp_path / "exp", tmp_path / "temporary"
+    train = command(beeps, output, *ENDLESS)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *train[1:]]
+    kill_and_look(torchrun, output, processes=3, temporary=temporary)

@@ -1,0 +1,41 @@
+"""Two runs in one output_dir: the second is refused and changes nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from train_corpus import command, environment, run
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_run_is_refused(beeps: Path, tmp_path: Path, processes: str) -> None:
+    train = command(beeps, tmp_path, "--max_epoch", "100000", "--log_interval", "1", "--nproc", processes)
+    first = subprocess.Popen(train, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        log = tmp_path / "train.log"
+        deadline = time.monotonic() + 100
+        while not (log.exists() and "1-1batch:" in log.read_text(encoding="utf-8")):
+            assert first.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        config = (tmp_path / "config.yaml").read_bytes()
+        for options in (("--max_epoch", "1"), ("--resume", "true"), ("--nproc", "2")):
+            second = run(beeps, tmp_path, *options)
+            assert second.returncode == 2
+            assert f"another run (process {first.pid} on " in second.stderr
+            assert second.stderr.strip().endswith("or give this run another --output_dir.")
+        assert (tmp_path / "config.yaml").read_bytes() == config
+        assert not (tmp_path / "checkpoint.replaced.pth").exists()
+        assert first.poll() is None
+        dry = run(beeps, tmp_path, "--dry_run", "true")
+        assert dry.returncode == 0, dry.stderr
+    finally:
+        first.kill()
+        first.wait()
+    again = run(beeps, tmp_path, "--max_epoch", "1")
+    assert again.returncode == 0, again.stderr
+    assert "ended without removing it; taking it over" in again.stderr
+    assert not (tmp_path / ".lock").exists()
