@@ -1,4 +1,4 @@
-"""The kinds of training, by name. Each module here states what is particular about one; the rest is common."""
+"""The training tasks, by name. Each module defines what is specific to one task; the rest is shared."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TASKS = Registry(
 
 
 def find_task(name: str) -> AnyTask:
-    """The task of a name, or a class of the user's own: `package.module:MyTask`."""
+    """The task with this name, or the user's own class: `package.module:MyTask`."""
     if is_import(name) and os.getcwd() not in sys.path and "" not in sys.path:
         # Last, so that a file beside the user's data can't take the name of a package
         sys.path.append(os.getcwd())
