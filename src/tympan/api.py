@@ -1,4 +1,4 @@
-"""The front door from Python: load a recognizer, train, evaluate. `import tympan` offers these lazily."""
+"""The Python API: load a recognizer, train, evaluate. `import tympan` imports these lazily."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 PathLike = str | os.PathLike[str]
 
 AT_ONCE = 64
-"""Utterances that `evaluate` reads before it decodes them; the recognizer plans its batches among them."""
+"""Number of utterances that `evaluate` reads at a time; the recognizer forms its batches from them."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What `train` leaves."""
+    """The result of `train`."""
 
     directory: Path
     """The experiment directory; `tympan.load` takes it."""
@@ -40,9 +40,9 @@ class TrainedRun:
 
 
 def load(model: PathLike, *, device: str = "cpu", dtype: str = "float32", **options: Any) -> Recognizer:
-    """A recognizer from a packed folder, an experiment directory, or OWNER/NAME on a model hub.
+    """Load a recognizer from a packed folder, an experiment directory, or OWNER/NAME on a model hub.
 
-    `options` are decode options such as `beam_size=10` or `search="ctc_greedy"`, instead of the model's own. Call the
+    `options` are decoding options such as `beam_size=10` or `search="ctc_greedy"`, which override the model's. Call the
     recognizer with a path, an array of samples and its `rate`, or a list of these; it returns `Hypothesis` objects.
     """
     from tympan.decode.recognizer import Recognizer
@@ -59,7 +59,7 @@ def train(
 ) -> TrainedRun:
     """Train a task, as `tympan train TASK --config CONFIG --output_dir DIR` does. Mistakes raise a UserError.
 
-    `task` is a name (`asr`, `lm`, `st`), or a task class of your own. `options` have the names of the command's.
+    `task` is a name (`asr`, `lm`, `st`), or a task class of your own. `options` are the options of the command.
     """
     from tympan.config.parse import as_yaml
     from tympan.config.read import make_training_config
@@ -93,8 +93,8 @@ def evaluate(
 ) -> ScoreResult:
     """Decode a data directory (`wav.scp`, `text`) and score it: `evaluate(...).total.error_rate` is in percent.
 
-    `unit` is `word` or `char`; None takes `char` where the model's language is written without spaces. `output_dir`
-    keeps the hypotheses. `options` are decode options. An utterance that can't be decoded counts as deletions.
+    `unit` is `word` or `char`; None: `char` if the model writes no spaces between words, else `word`. `output_dir`
+    keeps the hypotheses. `options` are decoding options. An utterance that can't be decoded counts as deletions.
     """
     from tympan.data.kaldi_dir import DataDir
     from tympan.decode.recognizer import Recognizer
@@ -102,10 +102,12 @@ def evaluate(
 
     recognizer = model if isinstance(model, Recognizer) else load(model, **options)
     if isinstance(model, Recognizer) and options:
-        raise UserError(f"{', '.join(options)}: a recognizer has its options already; give them to tympan.load")
+        raise UserError(
+            f"{', '.join(options)}: the recognizer already has its options; pass them to tympan.load instead"
+        )
     directory = data if isinstance(data, DataDir) else DataDir.read(data)
     if not directory.text:
-        raise UserError(f"{directory.path}: there is no text to score against")
+        raise UserError(f"{directory.path}: the data directory has no text file to score against")
     written_as = recognizer.loaded.codec.separator
     with tempfile.TemporaryDirectory(prefix="tympan-evaluate-") as folder:
         hypotheses = Path(folder if output_dir is None else output_dir) / "text"

@@ -49,7 +49,7 @@ def test_a_missing_file_of_symbols(tmp_path: Path, capsys: pytest.CaptureFixture
     (tmp_path / "text").write_text("a x\n")
     text = str(tmp_path / "text")
     assert cli(["score", text, text, "--non_linguistic_symbols", "nofile"]) == 2
-    assert capsys.readouterr().err == "tympan: error: nofile: there is no such file\n"
+    assert capsys.readouterr().err == "tympan: error: nofile: no such file\n"
 
 
 def test_other_system_errors_are_ours() -> None:

@@ -43,7 +43,7 @@ def test_tokens_outside_the_vocabulary_are_counted(
     golden: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert main(arguments(golden, tmp_path, ["utt0 一Z丁Q", "utt1 一"])) == 0
-    assert "2 of 7 tokens are outside the vocabulary" in caplog.text
+    assert "2 of 7 tokens are not in the vocabulary" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_completion_of_commands_and_options(tmp_path: Path) -> None:
 
 def test_completion_of_another_shell(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["--completion", "fish"]) == 2
-    assert capsys.readouterr().err == "tympan: error: --completion wants bash or zsh\n"
+    assert capsys.readouterr().err == "tympan: error: --completion must be bash or zsh\n"
 
 
 def test_unknown_command(capsys: pytest.CaptureFixture[str]) -> None:

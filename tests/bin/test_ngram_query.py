@@ -37,7 +37,7 @@ def test_bad_text_is_named(golden: Path, tmp_path: Path) -> None:
     model = str(golden / "kenlm" / "tiny" / "4gram.arpa")
     text = tmp_path / "text"
     text.write_bytes(b"")
-    with pytest.raises(UserError, match="no line to score"):
+    with pytest.raises(UserError, match="no lines to score"):
         main([model, str(text)])
     text.write_bytes("a\n你\n".encode("gb18030"))
     with pytest.raises(UserError, match=":2: not UTF-8"):

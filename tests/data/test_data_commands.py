@@ -77,7 +77,7 @@ def test_copy_with_prefixes(whole: Path, cut: Path, tmp_path: Path) -> None:
 
 def test_combine(whole: Path, cut: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert combine_data.main([str(tmp_path / "out"), str(whole), str(cut)]) == 0
-    assert "left out, as not every directory has it: spk2gender, utt2dur" in capsys.readouterr().out
+    assert "skipped files that some directories lack: spk2gender, utt2dur" in capsys.readouterr().out
     data = DataDir.read(tmp_path / "out")
     assert len(data.utterances) == 8
     assert data.tables["segments"]["a-0"] == "a-0 0 -1"

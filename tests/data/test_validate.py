@@ -45,7 +45,7 @@ def test_a_good_directory_has_no_faults(good: Path, capsys: pytest.CaptureFixtur
     assert f"{good}: 9 utterances, 3 speakers, 0.00 h of audio at 16000 Hz: no faults" in capsys.readouterr().out
     before = {path: path.read_bytes() for path in good.iterdir()}
     assert fix_data.main([str(good)]) == 0
-    assert "nothing to mend" in capsys.readouterr().out
+    assert "nothing to fix" in capsys.readouterr().out
     assert {path: path.read_bytes() for path in good.iterdir()} == before
 
 

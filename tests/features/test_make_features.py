@@ -177,7 +177,7 @@ def test_short_files_are_listed_and_skipped(golden: Path, tmp_path: Path, capsys
     skipped = read_table(tmp_path / "out" / "skipped")
     assert sorted(skipped) == sorted(key for key, count in expected.items() if count == "-")
     assert skipped["n00001"] == "0.0001 s is shorter than one frame"
-    assert "5 shorter than a frame, 0 unreadable" in capsys.readouterr().out
+    assert "5 shorter than one frame, 0 unreadable" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("key", "snip_edges"), [("fbank_pitch", True), ("fbank_pitch_nosnip", False)])

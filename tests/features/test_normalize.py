@@ -97,7 +97,7 @@ def test_one_utterance_gives_what_the_commands_give(golden: Path, tmp_path: Path
 
 
 def test_mistakes_are_named(feats: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="would replace their source"):
+    with pytest.raises(UserError, match="would overwrite their source"):
         apply_cmvn.main([str(feats), str(feats)])
     write_table(tmp_path / "cmvn.scp", {"other": "x.ark:5"})
     with pytest.raises(UserError, match=r"cmvn\.scp: no statistics for 'BAC009S0150W0040'"):

@@ -288,7 +288,7 @@ def test_formats_of_several_recordings_are_told_apart(
         path.parent.mkdir()
         shutil.copy(an4 / "wav" / "an253-fash-b.wav", path)
     assert run(transcribe.main, [str(packed), *map(str, files), "--srt"]) == 2
-    assert "--srt of several recordings needs --output_dir" in capsys.readouterr().err
+    assert "--srt for several recordings needs --output_dir" in capsys.readouterr().err
     assert run(transcribe.main, [str(packed), *map(str, files), "--ctm"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
     assert names == [str(path.with_suffix("")) for path in files]

@@ -144,7 +144,7 @@ def test_alignment_reads_before_it_writes(model: Path, tmp_path: Path, capsys: p
     with pytest.raises(UserError, match=r"missing\.wav"):
         asr_align.main([str(model), "--audio", str(tmp_path / "missing.wav"), "--text", "GO", "--output", str(output)])
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UserError, match="--text belongs to --audio"):
+    with pytest.raises(UserError, match="--text can only be used with --audio"):
         asr_align.main([str(model), "--data_dir", str(tmp_path), "--text", "GO"])
     soundfile.write(tmp_path / "nan.wav", np.full(RATE, np.nan), RATE, subtype="FLOAT")
     (tmp_path / "wav.scp").write_text(f"a {model / 'an253-fash-b.wav'}\nb {tmp_path / 'nan.wav'}\n")

@@ -117,7 +117,7 @@ def test_mistakes_are_found_before_any_work(workplace: Path) -> None:
 
 
 def test_status_where_nothing_ran(tmp_path: Path) -> None:
-    assert "no recipe ran in" in recipe(tmp_path, "status", code=2).stderr
+    assert "no recipe was run in" in recipe(tmp_path, "status", code=2).stderr
 
 
 def test_wrong_stage_and_wrong_order(workplace: Path) -> None:
@@ -138,7 +138,7 @@ def test_truncated_archive_and_its_remedy(workplace: Path) -> None:
     whole = archive.read_bytes()
     archive.write_bytes(whole[:-5000])
     message = aishell(workplace, "--stage", "-1", "--stop_stage", "-1", code=2).stderr
-    assert "damaged or cut short" in message
+    assert "damaged or truncated" in message
     archive.write_bytes(whole)
     (workplace / "downloads" / "data_aishell.tgz").unlink()
     aishell(workplace, "--stage", "-1", "--stop_stage", "0")
@@ -157,7 +157,7 @@ def test_no_accelerator(workplace: Path) -> None:
 
 def test_check_is_one_screen(workplace: Path) -> None:
     said = aishell(workplace, "--stage", "-1", "--check").stdout
-    for part in ("machine", "archives", "configuration", "estimate", "memory", "all is well"):
+    for part in ("machine", "archives", "configuration", "estimate", "memory", "all checks passed"):
         assert part in said
     assert len(said.splitlines()) < 45
     rows = re.findall(r"^  (?:[ -]\d \w+|together) +([\d.]+ s|\d+ min \d+ s) +([\d.]+) [kMG]?B$", said, re.MULTILINE)
@@ -170,7 +170,7 @@ def test_check_install() -> None:
     command = [sys.executable, "-m", "tympan.bin.check_install"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
-    assert "everything that Tympan needs works here" in done.stdout
+    assert "everything that Tympan needs works on this machine" in done.stdout
     done = subprocess.run([*command, "--ngpu", "99"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "not fine: device" in done.stdout
@@ -182,7 +182,7 @@ def test_own_data_without_shell(finished: tuple[Path, str], tmp_path: Path) -> N
     recipe(tmp_path, "new", "mine/asr1", *arguments)
     made = tmp_path / "mine" / "asr1"
     assert os.access(made / "run.sh", os.X_OK)
-    assert "is a recipe already" in recipe(tmp_path, "new", "mine/asr1", *arguments, code=2).stderr
+    assert "is already a recipe" in recipe(tmp_path, "new", "mine/asr1", *arguments, code=2).stderr
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(
         [made / "run.sh", "--stop_stage", "dictionary", "--speeds", "1.0", "--nj", "1"],
@@ -203,7 +203,7 @@ def test_own_data_with_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> 
             [tmp_path / "mine" / "run.sh", *arguments], capture_output=True, text=True, check=False, env=environment
         )
         assert done.returncode == 0, done.stderr
-    assert "all is well" in done.stdout
+    assert "all checks passed" in done.stdout
     tokens = (tmp_path / "mine" / "data" / "lang_phn" / "tokens.txt").read_text(encoding="utf-8").split()
     spoken = {phone for line in lexicon.read_text(encoding="utf-8").splitlines() for phone in line.split()[1:]}
     assert set(tokens[2:-1]) <= spoken
@@ -252,7 +252,7 @@ def test_ascend_scripts_want_a_data_path(script: str) -> None:
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     done = subprocess.run(["bash", path, "--stage=3"], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
-    assert "--data_path=DIRECTORY is needed" in done.stderr
+    assert "--data_path=DIRECTORY is required" in done.stderr
 
 
 def test_ascend_closing_lines_and_logs(finished: tuple[Path, str], tmp_path: Path) -> None:

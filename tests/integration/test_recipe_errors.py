@@ -44,12 +44,12 @@ def with_features(archives: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 def test_wrong_paths(workplace: Path) -> None:
     message = aishell(workplace, *DATA_ONLY, "--data_url", "/nowhere", code=2).stderr
-    assert "file:///nowhere/data_aishell.tgz: there is no such file. --data_url names the directory" in message
+    assert "file:///nowhere/data_aishell.tgz: no such file. --data_url must be the URL or directory" in message
     message = aishell(workplace, "--stage", "0", "--data", "/nowhere", code=2).stderr
-    assert "/nowhere does not hold the unpacked corpus: name the directory that does (--data), or let stage" in message
+    assert "/nowhere does not contain the unpacked corpus: give the right directory (--data), or let stage" in message
     (workplace / "file").touch()
     message = aishell(workplace, *DATA_ONLY, "--data", "file/downloads", code=2).stderr
-    assert "--data: the directory file/downloads can't be made" in message
+    assert "--data: cannot create the directory file/downloads" in message
 
 
 def test_wrong_checkpoints_and_directories_are_told_before_any_work(workplace: Path) -> None:
@@ -63,7 +63,7 @@ def test_wrong_checkpoints_and_directories_are_told_before_any_work(workplace: P
     assert "--dev_dir: empty has no wav.scp, text, utt2spk" in message
     given = ["--train_dir", "empty", "--dev_dir", "empty", "--test_dir", "a/test", "--test_dir", "b/test"]
     message = recipe(workplace, "custom", *given, "--ngpu", "0", code=2).stderr
-    assert "--test_dir a/test and b/test: their results would have the same name, 'test'" in message
+    assert "--test_dir a/test and b/test: both are named 'test'" in message
 
 
 def test_half_a_corpus_and_its_remedy(workplace: Path) -> None:
@@ -76,7 +76,7 @@ def test_half_a_corpus_and_its_remedy(workplace: Path) -> None:
     assert "--stage -1 --force" in done.stderr
     shutil.rmtree(wavs / "dev")
     message = aishell(workplace, "--stage", "0", "--stop_stage", "0", code=2).stderr
-    assert "has 'train' and 'test', and training needs 'train' and 'dev'" in message
+    assert "has 'train' and 'test', but training needs 'train' and 'dev'" in message
     assert "--stage -1 --force" in message
     done = aishell(workplace, *DATA_ONLY, "--force")
     assert "train: 6 utterances of 2 speakers" in done.stdout
@@ -86,7 +86,7 @@ def test_half_a_corpus_and_its_remedy(workplace: Path) -> None:
 def test_another_data_directory_is_no_edited_file(workplace: Path) -> None:
     aishell(workplace, *DATA_ONLY)
     done = aishell(workplace, *DATA_ONLY, "--data", "elsewhere")
-    assert "outdated: it makes other files now" in done.stdout
+    assert "outdated: its output files changed" in done.stdout
     assert not (workplace / ".tympan" / "changed").exists(), "an archive is nothing that somebody edited"
 
 
@@ -128,7 +128,7 @@ mount -o remount,size=100m {place}
 @pytest.mark.parametrize(
     ("size", "message"),
     [
-        (1500, "downloads: 748 kB are still to come"),
+        (1500, "downloads: 748 kB must still be downloaded"),
         (2100, "the disk is full while unpacking data_aishell.tgz"),
         (3700, "No space left on device. What was finished is kept: make room, then run the same command again."),
     ],

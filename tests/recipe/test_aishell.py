@@ -34,7 +34,7 @@ def test_data_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     write_sets(AISHELL, make_corpus(tmp_path / "corpus"), tmp_path / "data")
     said = capsys.readouterr()
     for name in ("train", "dev", "test"):
-        assert f"    {name}: 1 recordings without transcript left out\n" in said.out
+        assert f"    {name}: 1 recordings without a transcript were skipped\n" in said.out
         assert f"    {name}: 2 utterances of 1 speakers\n" in said.out
     assert said.err == ""
     assert (tmp_path / "data" / "dev" / "text").read_text(encoding="utf-8") == (
@@ -47,7 +47,7 @@ def test_data_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_half_a_corpus(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="has 'train', and training needs 'train' and 'dev'"):
+    with pytest.raises(UserError, match="has 'train', but training needs 'train' and 'dev'"):
         write_sets(AISHELL, make_corpus(tmp_path, ("train",)), tmp_path / "data")
 
 

@@ -51,7 +51,7 @@ def test_missing_recording_is_named_with_its_line(tmp_path: Path) -> None:
 
 
 def test_neither_layout(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds neither"):
+    with pytest.raises(UserError, match="contains neither"):
         an4.prepare(tmp_path)
 
 

@@ -34,9 +34,9 @@ def running(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
             "signal 9.*ran out of memory.*continues",
         ),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "ended by SIGSEGV"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "terminated by SIGSEGV"),
         ("raise SystemExit(2)", "its message is above. The command was: tympan asr_train --x 1"),
-        ("raise SystemExit(1)", "ended with code 1"),
+        ("raise SystemExit(1)", "exited with code 1"),
     ],
 )
 def test_fates(code: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -104,8 +104,8 @@ def test_check_before_anything_is_there(workplace: Path, capfd: pytest.CaptureFi
     said = capfd.readouterr().out
     assert "none in downloads: stage -1 downloads them from archives" in said
     hours = 200 * (workplace / "archives" / "beeps.tgz").stat().st_size / 1_000_000
-    assert f"{hours:.1f} hours of training data (from the size of the archives), 1.00 times" in said
-    assert "all is well" in said
+    assert f"{hours:.1f} hours of training data (from the size of the archives), times 1.00" in said
+    assert "all checks passed" in said
     assert not Path("downloads").exists()
 
 
@@ -150,7 +150,7 @@ def test_a_corpus_of_a_module_needs_no_registration(tmp_path: Path, monkeypatch:
     assert Recipe.of(options).corpus.name == "hum"
     with pytest.raises(UserError, match=r"the module 'my_beeps' has no .*\.Corpus 'WRONG'"):
         parse_options(["my_beeps:WRONG"])
-    with pytest.raises(UserError, match=r"corpus 'my_beeps:ODD': `defaults` has 'tokens', which is no option"):
+    with pytest.raises(UserError, match=r"corpus 'my_beeps:ODD': `defaults` has 'tokens', which is not an option"):
         parse_options(["my_beeps:ODD"])
     sys.modules.pop("my_beeps")
 
@@ -191,5 +191,5 @@ def test_archive_of_another_name(workplace: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_missing_training_set(workplace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(CORPORA, "beeps", replace(BEEPS, present=lambda data: ["learn", "exam"]))
-    with pytest.raises(UserError, match="has 'learn' and 'exam', and training needs 'learn' and 'choose'"):
+    with pytest.raises(UserError, match="has 'learn' and 'exam', but training needs 'learn' and 'choose'"):
         main(["beeps", "--data_url", "archives", "--stage", "-1", "--stop_stage", "0"])

@@ -89,7 +89,7 @@ def test_force_and_range(kitchen: Kitchen) -> None:
 
 
 def test_missing_input_names_the_remedy(kitchen: Kitchen) -> None:
-    with pytest.raises(UserError, match=r"stage 1 \(bake\), step 'bread' needs .*dough.*Run the stages before"):
+    with pytest.raises(UserError, match=r"stage 1 \(bake\), step 'bread' needs .*dough.*Run the earlier stages first"):
         kitchen.run(start=1)
 
 
@@ -191,12 +191,12 @@ def test_recordings_count_by_their_content_and_labels_set_nothing_aside(tmp_path
     (tmp_path / "a.wav").write_bytes(b"one")
     (tmp_path / "text").write_text("a hello\n")
     features(tmp_path)
-    assert features(tmp_path)[1:] == ["  features: done already"]
+    assert features(tmp_path)[1:] == ["  features: already done"]
     (tmp_path / "text").write_text("a goodbye\n")
-    assert any("text changed since" in line for line in features(tmp_path))
+    assert any("text has changed" in line for line in features(tmp_path))
     assert not (tmp_path / "feats.old1").exists()
     (tmp_path / "a.wav").write_bytes(b"two")
-    assert any(f"outdated: audio of {tmp_path / 'wav.scp'} changed since" in line for line in features(tmp_path))
+    assert any(f"outdated: audio of {tmp_path / 'wav.scp'} has changed" in line for line in features(tmp_path))
     assert (tmp_path / "feats" / "all").read_bytes() == b"two", "nothing of the old recording is in it"
     assert (tmp_path / "feats.old1" / "all").read_bytes() == b"oneone"
 
@@ -245,8 +245,8 @@ def test_kill_9_leaves_nothing_that_counts_as_done(tmp_path: Path) -> None:
         assert not (tmp_path / "runs").exists(), "killed before the end"
         (tmp_path / "out").unlink()
     again = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert "interrupted: an earlier run broke off here" in again.stdout
+    assert "interrupted: an earlier run stopped here" in again.stdout
     assert len((tmp_path / "out").read_bytes()) == 40_000
     again = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert "done already" in again.stdout
+    assert "already done" in again.stdout
     assert (tmp_path / "runs").read_text() == "whole "

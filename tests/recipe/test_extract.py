@@ -75,7 +75,7 @@ def test_damaged_archive_leaves_nothing(tmp_path: Path, spoil: Callable[[bytes],
     noise = random.Random(0).randbytes(20_000)
     archive = make_tar(tmp_path / "a.tgz", ("top/x", b"1"), ("top/y", noise))
     archive.write_bytes(spoil(archive.read_bytes()))
-    with pytest.raises(UserError, match=r"a\.tgz \([\d,]+ bytes\) is damaged or cut short"):
+    with pytest.raises(UserError, match=r"a\.tgz \([\d,]+ bytes\) is damaged or truncated"):
         extract(archive, tmp_path / "out")
     assert files(tmp_path / "out") == {}
 

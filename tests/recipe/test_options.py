@@ -64,7 +64,7 @@ def test_a_corpus_has_its_own_defaults_and_what_is_typed_wins(tmp_path: Path) ->
 def test_help_shows_the_defaults_of_the_corpus(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         options("--help", corpus="an4")
-    assert "kind of tokens (Tympan) [phn]" in capsys.readouterr().out
+    assert "token type; phn: phones of a lexicon (Tympan) [phn]" in capsys.readouterr().out
 
 
 def test_misspelt_corpus() -> None:

@@ -80,7 +80,7 @@ def test_token_lists() -> None:
     assert recipe("--token_type", "phn").tokens.find(sentences, Path("text"))[2:-1] == ["EH", "G", "OW", "S", "Y"]
     with pytest.raises(UserError, match=r"conf/lexicon\.txt has none of the words of text \(such as 'STOP'\)"):
         recipe("--token_type", "phn").tokens.find(["STOP"], Path("text"))
-    with pytest.raises(UserError, match="text: it holds no text"):
+    with pytest.raises(UserError, match="text contains no text"):
         recipe().tokens.find([""], Path("text"))
 
 
@@ -96,7 +96,7 @@ def test_phones_need_the_search_for_words() -> None:
     recipe().tokens.check_search(find_search("joint"), "conf/decode.yaml")
     phones = recipe("--token_type", "phn").tokens
     phones.check_search(find_search("lexicon"), "conf/decode.yaml")
-    with pytest.raises(UserError, match="'search: lexicon'; the file has search: joint"):
+    with pytest.raises(UserError, match="'search: lexicon' to output words; the file has search: joint"):
         phones.check_search(find_search("joint"), "conf/decode.yaml")
 
 

@@ -46,7 +46,7 @@ def test_full_width_marks_are_units_of_their_own(tmp_path: Path) -> None:
 def test_a_reference_is_scored_once(tmp_path: Path) -> None:
     ref = write(tmp_path / "text", "A one two\nB three\n")
     hyp = write(tmp_path / "hyp", "A one two\na one two\nB three\n")
-    with pytest.raises(UserError, match=r"several hypotheses.*case alone: A"):
+    with pytest.raises(UserError, match=r"several hypotheses.*only in case: A"):
         score_files(ref, hyp, unit="word")
     assert score_files(ref, write(tmp_path / "lower", "a one two\nb three\n"), unit="word").total.errors == 0
 

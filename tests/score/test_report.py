@@ -91,7 +91,7 @@ def test_a_lost_recording_does_not_cost_the_report(
     files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
     assert main([*files, "--embed_audio", embed]) == 0
     assert ["audio" in utterance for utterance in page_data(page)["utterances"]] == [True, False]
-    assert "1 utterances have no sound in the report: s2-b" in caplog.text
+    assert "1 utterances have no audio in the report: s2-b" in caplog.text
 
 
 @pytest.mark.parametrize("pictures", ["0", "2"])
@@ -102,14 +102,14 @@ def test_a_link_to_nothing_is_told(data_dir: Path, pictures: str, caplog: pytest
     assert main([*files, "--spectrograms", pictures]) == 0
     first, second = page_data(page)["utterances"]
     assert (first["t"], "audio" in second) == (0.5, False)
-    assert "1 utterances have no sound in the report: s2-b" in caplog.text
+    assert "1 utterances have no audio in the report: s2-b" in caplog.text
     assert f"{data_dir / 's2-b.wav'}: there is no such file" in caplog.text
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--embed_audio", "true"], "--embed_audio: needs the sound: name its data directory with --data_dir"),
+        (["--embed_audio", "true"], "--embed_audio: needs the audio: give its data directory with --data_dir"),
         (["--nj", "0"], "--nj: must be at least 1, found 0"),
         (["--spectrograms", "-1"], "--spectrograms: must be at least 0, found -1"),
     ],
@@ -142,7 +142,7 @@ def test_a_page_of_one_utterance_claims_no_interval(data_dir: Path) -> None:
         assert 'class="utt"' in dom
         shown = " ".join(re.sub("<script.*?</script>|<[^>]*>", " ", dom, flags=re.S).split())
         assert told in shown
-        assert "% sure:" not in shown
+        assert "% CI:" not in shown
 
 
 def test_two_files_of_one_name_are_told_apart(data_dir: Path) -> None:

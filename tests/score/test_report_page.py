@@ -103,7 +103,7 @@ def test_players_and_scrollbars_follow_the_scheme(tmp_path: Path) -> None:
 def test_references_without_a_hypothesis_are_told_on_the_page(tmp_path: Path) -> None:
     said = {f"s-{n}": "a" for n in range(7)}
     whole, partial = scored(said, said), scored(said, {"s-6": "a"})
-    told = "References without a hypothesis, which count as deletions: 6 (s-0, s-1, s-2, s-3, s-4 and 1 more)"
+    told = "References without a hypothesis, counted as deletions: 6 (s-0, s-1, s-2, s-3, s-4 and 1 more)"
     for results, shown in (([whole], []), ([partial], [told]), ([whole, partial], [f"hyp: {told}"])):
         page = tmp_path / "report.html"
         write_report(page, results, unit="word", title="missing")

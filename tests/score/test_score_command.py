@@ -40,7 +40,7 @@ def test_characters_of_kaldi_text(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_mistakes_are_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("a x\n")
     assert cli(["score", str(tmp_path / "text"), str(tmp_path / "nothing")]) == 2
-    assert "nothing: there is no such file" in capsys.readouterr().err
+    assert "nothing: no such file" in capsys.readouterr().err
     assert cli(["score", str(tmp_path / "text"), str(tmp_path / "text"), "--unit", "chars"]) == 2
     assert "char" in capsys.readouterr().err
 
@@ -62,12 +62,12 @@ def test_what_is_read_is_not_written_over(
         Path(name).write_text(text)
     command = ["score", "ref.trn", "heard.trn", "--sclite_compat", "true", "--output_dir", str(tmp_path)]
     assert cli(command) == 2
-    message = f"{tmp_path}/ref.trn: would be written over, and is read here: choose another --output_dir"
+    message = f"{tmp_path}/ref.trn: this input file would be overwritten; choose another --output_dir"
     assert message in capsys.readouterr().err
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == texts
     assert cli(["score", "other.trn", "heard.trn", "--output_dir", "out"]) == 0
     assert cli(["score", "other.trn", "heard.trn", "--compare", "out/hyp.trn", "--output_dir", "out"]) == 2
-    assert "out/hyp.trn: would be written over" in capsys.readouterr().err
+    assert "out/hyp.trn: this input file would be overwritten" in capsys.readouterr().err
     assert cli(["report", "ref.trn", "heard.trn", "--output", "heard.trn"]) == 2
     assert "choose another --output" in capsys.readouterr().err
 
@@ -127,9 +127,9 @@ def test_what_a_trn_file_cannot_hold_is_told(tmp_path: Path, caplog: pytest.LogC
     (tmp_path / "hyp").write_text("s-1 a b\ns-2 {x}\ns-3 c d\n")
     command = ["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "out")]
     assert cli(command) == 0
-    assert "ref.trn: 2 utterances are not read as they are here" in caplog.text
-    assert "the last parentheses for the id: s-1, s-3." in caplog.text
-    assert "hyp.trn: 1 utterances are not read as they are here" in caplog.text
+    assert "ref.trn: 2 utterances change when this file is read back" in caplog.text
+    assert "by sclite or by Tympan: s-1, s-3." in caplog.text
+    assert "hyp.trn: 1 utterances change when this file is read back" in caplog.text
 
 
 def test_one_utterance_has_no_interval(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

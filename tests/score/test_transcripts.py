@@ -48,7 +48,7 @@ def test_faults_are_listed_together(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         read_transcripts(path)
     assert f"{path}:2:" in str(error.value)
-    assert f"{path}:3: utterance 's-1' stands already on line 1" in str(error.value)
+    assert f"{path}:3: utterance 's-1' is already on line 1" in str(error.value)
 
 
 @pytest.mark.parametrize("content", [b"", b"\xb5\xc4 (a-1)"])
@@ -77,5 +77,5 @@ def test_choices_of_trn(tmp_path: Path) -> None:
     inner = Choice((("c",), (nothing,)))
     assert read.tokens == ("x", "/", "y", Choice((("a", "b"), (inner, "D"))), nothing)
     (tmp_path / "hyp.trn").write_text("a { b / c (s-1)\n")
-    with pytest.raises(UserError, match=r"1: a '\{' without its '\}'"):
+    with pytest.raises(UserError, match=r"1: '\{' without a matching '\}'"):
         read_transcripts(tmp_path / "hyp.trn")

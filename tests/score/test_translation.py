@@ -70,7 +70,7 @@ def test_tokenizers() -> None:
 def test_mistakes_are_named() -> None:
     with pytest.raises(UserError, match="1 of 2 hypotheses have no reference: u3"):
         score_translation(REFERENCES, {"u1": "a", "u3": "b"})
-    with pytest.raises(UserError, match="no reference to score"):
+    with pytest.raises(UserError, match="no references to score"):
         score_translation({}, {})
     with pytest.raises(UserError, match="'u1' has an empty list of references"):
         score_translation({"u1": []}, {"u1": "a"})

@@ -13,18 +13,19 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     feats: Path = argument(help="feats.scp, or a directory that has one")
-    out_dir: Path = argument(help="where feats.scp, utt2num_frames and archive/ go")
+    out_dir: Path = argument(help="output directory for feats.scp, utt2num_frames and archive/")
     cmvn: Path | None = option(
-        None, help="global statistics, or a .scp by speaker or utterance (default: each utterance's own)"
+        None,
+        help="global statistics, or a .scp with statistics per speaker or utterance (default: each utterance's own)",
     )
     utt2spk: Path | None = option(
-        None, help="speakers, for statistics by speaker (default: utt2spk beside the features)"
+        None, help="utt2spk file, for statistics per speaker (default: utt2spk next to the features)"
     )
     norm_means: bool = option(True, help="subtract the mean")
     norm_vars: bool = option(True, help="divide by the standard deviation")
-    do_delta: bool = option(False, help="then add first and second differences")
+    do_delta: bool = option(False, help="add delta and delta-delta features after normalization")
     compression_method: int | None = option(None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)")
-    nj: int = option(1, help="worker processes")
+    nj: int = option(1, help="number of worker processes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = options.feats if options.feats.is_dir() else options.feats.parent
     if options.out_dir.resolve() == folder.resolve():
         raise UserError(
-            f"{options.out_dir}: the normalised features would replace their source; choose another OUT_DIR"
+            f"{options.out_dir}: the normalized features would overwrite their source; choose another OUT_DIR"
         )
     speakers = options.utt2spk or folder / "utt2spk"
     if options.utt2spk is not None and not speakers.exists():

@@ -14,26 +14,32 @@ from tympan.config import option, parse_args
 
 @dataclass(frozen=True)
 class Options:
-    data_path: str = option("", help="directory of the archives and the corpus; needed")
+    data_path: str = option("", help="directory with the AISHELL archives or the unpacked corpus (required)")
     stage: str = option("-1", help="first stage, by number or name")
-    cards: int = option(1, help="devices to train on: one process each")
-    performance: bool = option(False, help="a few epochs of stage 4 alone, for the throughput")
-    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of device; cpu trains on processes")
-    data_url: str = option("", help="where the archives are, if not with the corpus's makers")
-    train_config: str = option("conf/train.yaml", help="of the recogniser")
-    lm_config: str = option("conf/lm.yaml", help="of the neural LM")
-    decode_config: str = option("conf/decode.yaml", help="of the search")
-    n_average: int = option(10, help="epochs to average")
-    speeds: str = option("0.9 1.0 1.1", help="copies of the training data")
-    nj: int = option(0, help="processes for features and decoding; 0 is one a core")
-    asr_args: str = option("", help="more options for asr_train")
-    output: Path = option(Path("test/output/0"), help="where the logs go")
+    cards: int = option(1, help="number of devices to train on, one process per device")
+    performance: bool = option(False, help="run only a few epochs of stage 4, to measure throughput")
+    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
+        None, help="device type; cpu trains with one process per card"
+    )
+    data_url: str = option("", help="URL or directory to download the archives from (default: the official one)")
+    train_config: str = option("conf/train.yaml", help="training configuration of the recognizer")
+    lm_config: str = option("conf/lm.yaml", help="training configuration of the neural LM")
+    decode_config: str = option("conf/decode.yaml", help="decoding configuration")
+    n_average: int = option(10, help="number of epochs to average")
+    speeds: str = option("0.9 1.0 1.1", help="speed perturbation factors, one copy of the training data per factor")
+    nj: int = option(0, help="number of processes for feature extraction and decoding; 0: one per CPU core")
+    asr_args: str = option("", help="additional options for asr_train")
+    output: Path = option(Path("test/output/0"), help="output directory for the logs")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan ascend_test", description=__doc__)
     if not options.data_path:
-        print("tympan: error: --data_path=DIRECTORY is needed: where the AISHELL archives are or go", file=sys.stderr)
+        print(
+            "tympan: error: --data_path=DIRECTORY is required: the directory that holds the AISHELL archives, or "
+            "to download them to",
+            file=sys.stderr,
+        )
         return 1
     from tympan.recipe.ascend import TestRun, closing_lines, read_training, write_logs
     from tympan.recipe.corpus import find_corpus

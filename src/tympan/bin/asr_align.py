@@ -1,4 +1,4 @@
-"""Align given texts to their recordings with CTC: the time and confidence of every word."""
+"""Align transcripts to their recordings with CTC: the time and confidence of every word."""
 
 from __future__ import annotations
 
@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 class Options(PieceOptions, DecodeDeviceOptions, ImportOptions):
     model: str = argument(help="folder made by `tympan pack`, experiment directory, or OWNER/NAME on a model hub")
     data_dir: Path | None = option(None, help="Kaldi-style data directory with wav.scp (and segments) and text")
-    audio: Path | None = option(None, help="instead of a directory: one recording")
-    text: str | None = option(None, help="text of the recording")
-    format: Literal["ctm", "json", "srt"] = option("ctm", help="json has tokens, too; srt is for one recording")
-    output: Path | None = option(None, help="file to write instead of the terminal; FILE.partial until all is done")
+    audio: Path | None = option(None, help="align a single recording instead of a data directory")
+    text: str | None = option(None, help="transcript of --audio")
+    format: Literal["ctm", "json", "srt"] = option(
+        "ctm", help="output format; json also has token times; srt needs --audio"
+    )
+    output: Path | None = option(
+        None, help="output file (default: the terminal); written as FILE.partial until it is complete"
+    )
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
 
 
@@ -36,13 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan asr_align", description=__doc__, rules=RULES)
 
     if (options.data_dir is None) == (options.audio is None):
-        raise UserError("--data_dir DIR, or --audio FILE with --text 'WORDS', says what to align")
+        raise UserError("nothing to align: give --data_dir DIR, or --audio FILE with --text 'WORDS'")
     if options.audio is not None and options.text is None:
-        raise UserError("--audio needs --text, what is said in it")
+        raise UserError("--audio needs --text with the transcript of the recording")
     if options.data_dir is not None and options.text is not None:
-        raise UserError("--text belongs to --audio: a data directory has its own text file")
+        raise UserError("--text can only be used with --audio: a data directory has its own text file")
     if options.text is not None and not options.text.strip():
-        raise UserError("--text is empty: it says what is said in the recording")
+        raise UserError("--text is empty: give the transcript of the recording")
     if options.format == "srt" and options.data_dir is not None:
         raise UserError("--format srt is for one recording (--audio); use ctm or json for a data directory")
 
@@ -78,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
-    """The terminal, or a file that has its name once it is whole: a kill leaves what was aligned beside it."""
+    """The terminal, or a file that gets its name once it is complete. After a kill, FILE.partial remains."""
     if output is None:
         yield sys.stdout
         return
@@ -90,7 +94,7 @@ def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
 
 
 def _aligned(recognizer: Recognizer, speech: Speech, text: str) -> Hypothesis:
-    """UserError also where the memory is too small for this recording: the next one may fit."""
+    """UserError also when memory runs out for this recording: the next one may fit."""
     from tympan.runtime.memory import is_out_of_memory, out_of_memory
 
     if isinstance(speech, UserError):
@@ -128,9 +132,9 @@ def _parts(recognizer: Recognizer, data: DataDir, options: Options) -> Iterator[
         else:
             yield name, _read(recognizer, replace(segment, recording=source), options), text
     for name in left:
-        yield name, UserError(f"it is in {options.data_dir / 'text'}, but there is no recording of it"), ""
+        yield name, UserError(f"it is in {options.data_dir / 'text'}, but has no recording"), ""
     if without_text:
-        print(f"tympan: {without_text} recordings have no text and were left out", file=sys.stderr)
+        print(f"tympan: {without_text} recordings have no text and were skipped", file=sys.stderr)
 
 
 def _read(recognizer: Recognizer, segment: Segment, options: Options) -> Speech:
@@ -141,12 +145,12 @@ def _read(recognizer: Recognizer, segment: Segment, options: Options) -> Speech:
 
 
 def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
-    """Whether there was something to warn of."""
+    """Print warnings; return whether there were any."""
     from tympan.decode.alignment import name_some
 
     if unknown:
         print(
-            f"tympan: warning: {name}: the model does not know {name_some(unknown)}: do not trust the times there",
+            f"tympan: warning: {name}: the model does not know {name_some(unknown)}, so the times there are unreliable",
             file=sys.stderr,
         )
     return bool(unknown)

@@ -32,11 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_inference(arguments: Sequence[str], parse: Callable[[Sequence[str]], InferenceOptions], *, name: str) -> int:
-    """Decode as the command line says. `name` is the command's, for its log."""
+    """Decode with the options of the command line. `name` is the name of the command, for its log."""
     options = parse(arguments)
     packed = _packed_options(options)
     if packed is not None:
-        # What the folder brings comes first, and what is said here wins.
+        # Options of the model folder come first, so that the command line overrides them.
         options = parse(["--config", str(packed), *arguments])
 
     from tympan.decode.session import Work, decode_data, read_utterances
@@ -57,7 +57,7 @@ def run_inference(arguments: Sequence[str], parse: Callable[[Sequence[str]], Inf
 
 
 def report_failures(failures: Sequence[Result], listed_in: Path) -> int:
-    """Name the first few on stderr; the exit code says that there were some."""
+    """Print the first few to stderr; the exit code reports that some failed."""
     for failure in failures[:10]:
         print(f"tympan: not decoded: {failure.id}: {failure.error}", file=sys.stderr)
     if failures:
@@ -99,7 +99,7 @@ def _spec(options: InferenceOptions, *, given: set[str]) -> DecodeSpec:
 
 
 def _report_idle(options: InferenceOptions, spec: DecodeSpec) -> None:
-    """Once, here: with several processes each of them would."""
+    """Done once here: otherwise each of several processes would do it."""
     kind = None if options.search is None else find_search(options.search)
     given = {name: value for name, value in vars(options).items() if name in spec.given}
     report_idle(kind, given, has_lm=spec.files.lm_file is not None, has_ngram=spec.files.ngram_file is not None)

@@ -13,11 +13,11 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     exp_dir: Path = argument(help="directory of a training run")
-    last: int | None = option(None, help="average the last N epochs that are kept")
+    last: int | None = option(None, help="average the last N saved epochs")
     best: int | None = option(None, help="average the N best epochs by --criterion")
-    criterion: str = option("valid.acc.max", help="PHASE.NAME.min|max, for --best")
+    criterion: str = option("valid.acc.max", help="criterion for --best, as PHASE.NAME.min|max")
     models: list[Path] = option([], help="average these files instead; may be repeated")
-    output: Path | None = option(None, help="file to write; null is a name in exp_dir that says what it is")
+    output: Path | None = option(None, help="output file; null: a descriptive name in exp_dir")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def _chosen(options: Options) -> tuple[list[Path], str]:
         chosen = _best(options)
         name = f"{options.criterion.rpartition('.')[0]}.ave_{len(chosen)}best.pth"
     if not chosen:
-        raise UserError(f"{options.exp_dir} holds no epoch's model (Nepoch.pth)")
+        raise UserError(f"{options.exp_dir} contains no epoch models (Nepoch.pth)")
     paths = [options.exp_dir / f"{epoch}epoch.pth" for epoch in chosen]
     missing = [path.name for path in paths if not path.exists()]
     if missing:
@@ -59,7 +59,7 @@ def _best(options: Options) -> list[int]:
 
     parts = options.criterion.split(".")
     if len(parts) != 3 or parts[2] not in ("min", "max"):
-        raise UserError(f"--criterion wants PHASE.NAME.min|max, such as valid.acc.max, found '{options.criterion}'")
+        raise UserError(f"--criterion must be PHASE.NAME.min|max, such as valid.acc.max, found '{options.criterion}'")
     ranking = read_reporter(options.exp_dir).ranking(*parts)
     if not ranking:
         raise UserError(f"{options.exp_dir}: no epoch has a value of {parts[0]}.{parts[1]}")

@@ -28,18 +28,18 @@ NEEDED = [
     "numba",
 ]
 EXTRAS = {
-    "torch_npu": "npu: training on Ascend",
-    "distributed": "cluster: work on a Dask cluster",
+    "torch_npu": "npu: training on Ascend NPUs",
+    "distributed": "cluster: run jobs on a Dask cluster",
     "wandb": "wandb: logging to Weights & Biases",
-    "espeakng_loader": "demo: the demo's speech",
+    "espeakng_loader": "demo: speech synthesis for the demo",
     "huggingface_hub": "hub: models from a hub",
 }
 
 
 @dataclass(frozen=True)
 class Options:
-    ngpu: int = option(0, help="accelerators that must be here")
-    device: str | None = option(None, help="kind of accelerator that must be here: cuda, npu, mps")
+    ngpu: int = option(0, help="number of accelerators that must be available")
+    device: str | None = option(None, help="accelerator type that must be available: cuda, npu, mps")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             print(f"  {name:<20} DOES NOT WORK: {type(error).__name__}: {error}")
             failed.append(name)
-    print(f"not fine: {', '.join(failed)}" if failed else "everything that Tympan needs works here")
+    print(f"failed: {', '.join(failed)}" if failed else "everything that Tympan needs works on this machine")
     return 1 if failed else 0
 
 
@@ -90,7 +90,7 @@ def _features() -> str:
 
     samples = np.sin(np.arange(16_000) * 2 * np.pi * 150 / 16_000).astype(np.float32) * 0.1
     features = compute_features(Audio(samples, 16_000), FeatureOptions(), utterance="tone")
-    return f"{features.shape[0]} frames of {features.shape[1]} values from a second of sound"
+    return f"{features.shape[0]} frames of {features.shape[1]} values from one second of audio"
 
 
 def _training_step() -> str:
@@ -106,7 +106,11 @@ def _training_step() -> str:
 def _frozen_products() -> str:
     from tympan.nn.frozen import can_freeze
 
-    return "with oneDNN's products" if can_freeze() else "slower than it could be: this torch lacks oneDNN's products"
+    return (
+        "with oneDNN matrix products"
+        if can_freeze()
+        else "works, but slower: this torch build lacks oneDNN matrix products"
+    )
 
 
 def _device(options: Options) -> str:

@@ -11,8 +11,8 @@ from tympan.config import argument, parse_args
 
 @dataclass(frozen=True)
 class Options:
-    out_dir: Path = argument(help="where the union goes")
-    data_dirs: list[Path] = argument(help="data directories")
+    out_dir: Path = argument(help="output directory for the combined data")
+    data_dirs: list[Path] = argument(help="data directories to combine")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,9 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     combined = combine([DataDir.read(path) for path in options.data_dirs])
     written = combined.data.write(options.out_dir)
-    print(f"{options.out_dir}: {len(written.utterances)} utterances of {len(options.data_dirs)} directories")
+    print(f"{options.out_dir}: {len(written.utterances)} utterances from {len(options.data_dirs)} directories")
     if combined.left_out:
-        print(f"left out, as not every directory has it: {', '.join(combined.left_out)}")
+        print(f"skipped files that some directories lack: {', '.join(combined.left_out)}")
     return 0
 
 

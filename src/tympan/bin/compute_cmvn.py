@@ -14,13 +14,15 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     feats: Path = argument(help="feats.scp, or a directory that has one")
-    out: Path = argument(
-        help="file for the statistics (a Kaldi matrix; with --scope speaker|utterance an ark, and .scp)"
+    out: Path = argument(help="output file: a Kaldi matrix, or with --scope speaker|utterance an archive with its .scp")
+    scope: Literal["global", "speaker", "utterance"] = option(
+        "global", help="compute statistics over all features, per speaker, or per utterance"
     )
-    scope: Literal["global", "speaker", "utterance"] = option("global", help="over what the statistics are taken")
-    utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside the features)")
+    utt2spk: Path | None = option(
+        None, help="utt2spk file, for --scope speaker (default: utt2spk next to the features)"
+    )
     text: bool = option(False, help="write the matrix as text")
-    nj: int = option(1, help="worker processes")
+    nj: int = option(1, help="number of worker processes")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Copy a data directory, with prefixes or suffixes on the ids of utterances and speakers."""
+"""Copy a data directory and add prefixes or suffixes to utterance and speaker ids."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tympan.config import argument, option, parse_args
 @dataclass(frozen=True)
 class Options:
     data_dir: Path = argument(help="data directory to copy")
-    out_dir: Path = argument(help="where the copy goes")
-    utt_prefix: str = option("", help="before every utterance's id")
-    utt_suffix: str = option("", help="after every utterance's id")
-    spk_prefix: str = option("", help="before every speaker's id")
-    spk_suffix: str = option("", help="after every speaker's id")
+    out_dir: Path = argument(help="output directory")
+    utt_prefix: str = option("", help="prefix for every utterance id")
+    utt_suffix: str = option("", help="suffix for every utterance id")
+    spk_prefix: str = option("", help="prefix for every speaker id")
+    spk_suffix: str = option("", help="suffix for every speaker id")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,10 +13,10 @@ from tympan.config import option, parse_args
 
 @dataclass(frozen=True)
 class Options:
-    dir: Path = option(Path("demo"), help="where everything goes")
-    nj: int = option(0, help="processes; 0 is one a core")
-    ngpu: int = option(0, help="accelerators to train with; 0 is the CPU")
-    seed: int = option(0, help="another corpus for another seed")
+    dir: Path = option(Path("demo"), help="working directory of the demo")
+    nj: int = option(0, help="number of processes; 0: one per CPU core")
+    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
+    seed: int = option(0, help="random seed of the synthesized corpus")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recipe = recipe_options(nj=options.nj, ngpu=options.ngpu)
     prepare_demo(seed=options.seed, nj=recipe.jobs)
     code = run_recipe(recipe, shown_from=options.dir)
-    print(f"the demo took {in_words(time.monotonic() - began)}; all of it is in {Path.cwd()}")
+    print(f"the demo took {in_words(time.monotonic() - began)}; all files are in {Path.cwd()}")
     return code
 
 

@@ -12,10 +12,12 @@ from tympan.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    data_dir: Path = argument(help="data directory; its old files are kept in .backup inside it")
-    nj: int = option(1, help="worker processes that check audio")
-    audio: bool = option(True, help="drop recordings that are missing, unreadable or cut off, too")
-    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
+    data_dir: Path = argument(help="data directory to repair; the original files are kept in its .backup folder")
+    nj: int = option(1, help="number of worker processes that check audio")
+    audio: bool = option(
+        True, help="also check the audio, and drop recordings that are missing, unreadable or truncated"
+    )
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,21 +32,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(str(pipes[0]))
     result = fix(report)
     if result.backup is None:
-        print(f"{report.describe()}: nothing to mend")
+        print(f"{report.describe()}: nothing to fix")
     else:
         for key, reason in result.dropped.items():
             print(f"dropped '{key}': {reason}")
         mended = ", ".join(f"{count} {kind}" for kind, count in sorted(result.mended.items()))
         print(
             f"{options.data_dir}: kept {len(result.data.utterances)} utterances, dropped {len(result.dropped)}"
-            + (f"; mended lines: {mended}" if mended else "")
+            + (f"; fixed lines: {mended}" if mended else "")
         )
-        print(f"the old files and the list of what was dropped are in {result.backup}")
+        print(f"the original files and the list of dropped entries are in {result.backup}")
     left = [fault for fault in report.errors if fault.kind in ("sample-rate", "channels", "duration")]
     for fault in left:
         print(fault)
     if left:
-        print("these can't be mended without knowing what is right; see docs/data.md")
+        print("these faults need a decision and were not fixed automatically; see docs/data.md")
     return 1 if left else 0
 
 

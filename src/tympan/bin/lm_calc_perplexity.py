@@ -24,18 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Options(DecodeDeviceOptions, ImportOptions):
-    output_dir: Path = option(help="directory for ppl, base, utt2ppl and utt2ntokens")
+    output_dir: Path = option(help="output directory for ppl, base, utt2ppl and utt2ntokens")
     data_path_and_name_and_type: list[tuple[str, str, str]] = option(
-        help="PATH,text,TYPE such as data/dev/text,text,text"
+        help="text to score as PATH,text,TYPE, such as data/dev/text,text,text"
     )
-    train_config: Path = option(help="config.yaml of the language model, also ESPnet2's")
-    model_file: Path = option(help="its weights (.pth or .safetensors)")
-    key_file: Path | None = option(None, help="score only the utterances of this file")
-    batch_size: int = option(32, help="utterances to score together; does not change the result", least=1)
-    log_base: float | None = option(None, help="base of the logarithm to note; perplexity does not depend on it")
-    dtype: Literal["float32", "float64"] = option("float32", help="number format")
-    seed: int = option(0, help="accepted as in ESPnet2; nothing here is random")
-    num_workers: int = option(1, help="accepted as in ESPnet2; text is read at once")
+    train_config: Path = option(help="config.yaml of the language model (Tympan or ESPnet2)")
+    model_file: Path = option(help="weights of the language model (.pth or .safetensors)")
+    key_file: Path | None = option(None, help="score only the utterances listed in this file")
+    batch_size: int = option(32, help="number of utterances to score at a time; does not change the result", least=1)
+    log_base: float | None = option(
+        None, help="logarithm base to write to the file base; perplexity does not depend on it"
+    )
+    dtype: Literal["float32", "float64"] = option("float32", help="data type of the computation")
+    seed: int = option(0, help="accepted for compatibility with ESPnet2; has no effect")
+    num_workers: int = option(1, help="accepted for compatibility with ESPnet2; has no effect")
     log_level: LOG_LEVELS = option("INFO", help="logging level")
 
 
@@ -63,8 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     total = TextScore(sum(score.nll for score in scores.values()), sum(score.tokens for score in scores.values()))
     _write(options, total, scores)
     if unknown:
-        logging.warning(f"{unknown:,} of {total.tokens:,} tokens are outside the vocabulary: scored as unknown")
-    print(f"perplexity {total.perplexity:.4f} ({len(scores):,} utterances, {total.tokens:,} tokens with their ends)")
+        logging.warning(f"{unknown:,} of {total.tokens:,} tokens are not in the vocabulary and are scored as <unk>")
+    print(
+        f"perplexity {total.perplexity:.4f} ({len(scores):,} utterances, {total.tokens:,} tokens including "
+        "end-of-sentence)"
+    )
     return 0
 
 

@@ -81,7 +81,7 @@ def _completion(shell: Sequence[str] | None) -> int:
         return _show(script)
     if list(shell or []) == ["zsh"]:
         return _show(f"autoload -U +X bashcompinit && bashcompinit\n{script}")
-    raise UserError("--completion wants bash or zsh")
+    raise UserError("--completion must be bash or zsh")
 
 
 def _command(name: str) -> Main:
@@ -90,7 +90,7 @@ def _command(name: str) -> Main:
         import difflib
 
         near = difflib.get_close_matches(name.replace("-", "_"), known, n=1)
-        hint = f" Did you mean '{near[0]}'?" if near else " 'tympan' alone lists the commands."
+        hint = f" Did you mean '{near[0]}'?" if near else " Run 'tympan' without arguments to list the commands."
         raise UserError(f"there is no command '{name}'.{hint}")
     main: Main = importlib.import_module(f"tympan.bin.{name}").main
     return main

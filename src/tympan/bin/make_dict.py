@@ -12,14 +12,16 @@ from tympan.config import argument, option, parse_args
 
 @dataclass(frozen=True)
 class Options:
-    text: list[Path] = argument(help="Kaldi `text` files: an id, then the sentence")
-    output: Path = option(help="dictionary to write: `token id` a line, <unk> is 1, 0 is the blank")
-    token_list: Path | None = option(None, help="write the same as ESPnet2's token list, too")
-    token_type: Literal["char", "word"] = option("char", help="kind of tokens")
-    non_linguistic_symbols: Path | None = option(None, help="file of symbols that stay whole")
-    cleaner: list[str] = option([], help="treatment before tokenizing: remove_spaces, lowercase, ...")
-    cutoff: int = option(0, help="leave out tokens that occur this often or less")
-    check: list[Path] = option([], help="other `text` files whose OOV rate is reported; may be repeated")
+    text: list[Path] = argument(help="Kaldi `text` files: utterance id and sentence per line")
+    output: Path = option(
+        help="output dictionary: `token id` per line; <unk> is 1, and 0 is reserved for the CTC blank"
+    )
+    token_list: Path | None = option(None, help="also write the tokens as an ESPnet2 token list")
+    token_type: Literal["char", "word"] = option("char", help="token type")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols that are never split")
+    cleaner: list[str] = option([], help="text cleaners to apply before tokenization: remove_spaces, lowercase, ...")
+    cutoff: int = option(0, help="drop tokens that occur this many times or fewer")
+    check: list[Path] = option([], help="other `text` file to report the OOV rate of; may be repeated")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,9 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_units(vocabulary, options.output)
     if options.token_list is not None:
         write_token_list(vocabulary, options.token_list)
-    print(
-        f"{options.output}: {len(vocabulary) - 2:,} tokens, {len(vocabulary):,} with the blank and the end of sentence"
-    )
+    print(f"{options.output}: {len(vocabulary) - 2:,} tokens, {len(vocabulary):,} with CTC blank and end-of-sentence")
     print(find_oov(counts, vocabulary.tokens))
     for path in options.check:
         print(f"{path}: {find_oov(counted([path]), vocabulary.tokens)}")

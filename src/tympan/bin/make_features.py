@@ -15,22 +15,26 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     data_dir: Path = argument(help="Kaldi-style data directory with wav.scp (and segments)")
-    out_dir: Path = argument(help="where feats.scp, utt2num_frames and archive/ go")
-    feats_type: Literal["fbank_pitch", "fbank", "mfcc"] = option("fbank_pitch", help="which features")
+    out_dir: Path = argument(help="output directory for feats.scp, utt2num_frames and archive/")
+    feats_type: Literal["fbank_pitch", "fbank", "mfcc"] = option("fbank_pitch", help="feature type")
     fbank_config: Path | None = option(None, help="Kaldi's conf/fbank.conf (default: 80 bins at 16 kHz)")
     mfcc_config: Path | None = option(None, help="Kaldi's conf/mfcc.conf")
     pitch_config: Path | None = option(None, help="Kaldi's conf/pitch.conf (default: frames as for the filterbank)")
-    pitch_postprocess_config: Path | None = option(None, help="options of process-kaldi-pitch-feats")
-    dither: float | None = option(None, help="overrides --dither of the conf file (Kaldi's default is 1.0; 0: none)")
-    seed: int = option(0, help="of dither and pitch noise; with the utterance's id it decides every random number")
-    nj: int = option(1, help="worker processes")
-    channel: int | None = option(None, help="channel of recordings that have several, counted from 0")
-    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
+    pitch_postprocess_config: Path | None = option(None, help="Kaldi options for process-kaldi-pitch-feats")
+    dither: float | None = option(
+        None, help="amount of dither, overrides --dither in the conf file (Kaldi's default: 1.0; 0: no dither)"
+    )
+    seed: int = option(
+        0, help="random seed of dither and pitch noise; results depend only on the seed and the utterance id"
+    )
+    nj: int = option(1, help="number of worker processes")
+    channel: int | None = option(None, help="channel to use of multi-channel recordings, counted from 0")
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
     compression_method: int | None = option(None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)")
-    utterances_per_archive: int = option(500, help="at most so many utterances in one archive")
-    skip_broken: bool = option(False, help="leave out recordings that can't be read and count it as success")
-    overwrite: bool = option(False, help="remove features of an earlier run first")
-    executor: Literal["local", "dask"] = option("local", help="where the work is done")
+    utterances_per_archive: int = option(500, help="maximum number of utterances per archive")
+    skip_broken: bool = option(False, help="skip unreadable recordings instead of failing")
+    overwrite: bool = option(False, help="first remove features from an earlier run")
+    executor: Literal["local", "dask"] = option("local", help="where to run the jobs")
     dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
 
 
@@ -70,22 +74,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         dask_address=options.dask_address,
     )
     print(
-        f"{options.out_dir}/feats.scp: {summary.made + summary.kept} utterances ({summary.kept} were there), "
+        f"{options.out_dir}/feats.scp: {summary.made + summary.kept} utterances ({summary.kept} already computed), "
         f"{summary.frames} frames of {features.dim} dimensions"
     )
     skipped = {**summary.too_short, **summary.unreadable}
     (options.out_dir / "skipped").unlink(missing_ok=True)
     if skipped:
         write_table(options.out_dir / "skipped", dict(sorted(skipped.items())))
-        print(f"{len(skipped)} utterances have no features, listed in {options.out_dir / 'skipped'}: ", end="")
-        print(f"{len(summary.too_short)} shorter than a frame, {len(summary.unreadable)} unreadable")
+        print(f"{len(skipped)} utterances were skipped, listed in {options.out_dir / 'skipped'}: ", end="")
+        print(f"{len(summary.too_short)} shorter than one frame, {len(summary.unreadable)} unreadable")
     if not summary.made + summary.kept:
         first, reason = next(iter(skipped.items()))
-        raise UserError(f"{options.data_dir}: not one utterance has features. The first, '{first}': {reason}")
+        raise UserError(f"{options.data_dir}: no utterance has features. The first failure, '{first}': {reason}")
     if summary.unreadable and not options.skip_broken:
         raise UserError(
             f"{len(summary.unreadable)} recordings can't be read, such as {next(iter(summary.unreadable.values()))}\n"
-            f"`tympan fix_data {options.data_dir}` drops them; --skip_broken true goes on without them."
+            f"`tympan fix_data {options.data_dir}` drops them; --skip_broken true continues without them."
         )
     return 0
 

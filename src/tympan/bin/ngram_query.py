@@ -12,9 +12,11 @@ from tympan.errors import UserError
 
 @dataclass(frozen=True)
 class Options:
-    model: Path = argument(help="ARPA file, plain or gzip, or binary file of ngram_train")
-    text: str = argument("-", help="one sentence a line, tokens separated by spaces; gzip is recognised; - is stdin")
-    sentences: bool = option(True, help="print the log10 probability of each sentence; false: the summary alone")
+    model: Path = argument(help="ARPA file (plain or gzip), or binary file written by ngram_train")
+    text: str = argument(
+        "-", help="text file, plain or gzip: one sentence per line, tokens separated by spaces; -: standard input"
+    )
+    sentences: bool = option(True, help="print the log10 probability of each sentence; false: print only the summary")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.sentences:
             print(f"{score.total:.6f} {score.unknown}")
     if not total.tokens:
-        raise UserError(f"{options.text}: there is no line to score")
+        raise UserError(f"{options.text}: the input has no lines to score")
     print(f"Perplexity including OOVs: {10 ** (-total.total / total.tokens):.6g}")
     if total.tokens > total.unknown:
         print(f"Perplexity excluding OOVs: {10 ** (-total.known / (total.tokens - total.unknown)):.6g}")

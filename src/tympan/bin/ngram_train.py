@@ -22,19 +22,30 @@ _UNITS = {"": 1 << 10, "b": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    text: str = argument("-", help="one sentence a line, tokens separated by spaces; gzip is recognised; - is stdin")
-    order: int = option(help="length of the longest n-grams", short="-o")
-    arpa: Path | None = option(None, help="write ARPA text there (.gz: compressed); without --binary: stdout")
-    binary: Path | None = option(None, help="write a binary file there, which loads at once")
+    text: str = argument(
+        "-", help="text file, plain or gzip: one sentence per line, tokens separated by spaces; -: standard input"
+    )
+    order: int = option(help="order of the model: length of the longest n-grams", short="-o")
+    arpa: Path | None = option(
+        None, help="output ARPA file (.gz: compressed); default: standard output, unless --binary is given"
+    )
+    binary: Path | None = option(None, help="output binary file, which loads faster than ARPA")
     discount_fallback: list[float] | None = option(
-        None, help="discounts for an order whose counts give none (three numbers; alone: 0.5 1 1.5); null: an error"
+        None,
+        help="discounts for orders where they can't be estimated: three numbers, or none for 0.5 1 1.5; null: an error",
     )
     prune: list[int] = option(
-        [], help="drop n-grams that occur this often or less: a number an order, the last for the rest, such as 0 0 1"
+        [],
+        help="count thresholds per order, such as 0 0 1: drop n-grams at or below them; the last one is for "
+        "higher orders",
     )
-    skip_symbols: bool = option(False, help="treat <s>, </s> and <unk> in the text as spaces, not as an error")
-    memory: str = option("256M", help="memory for sorting, such as 1G; more data goes through files", short="-S")
-    temp_dir: Path | None = option(None, help="folder for those files (default: the system's)", short="-T")
+    skip_symbols: bool = option(
+        False, help="treat <s>, </s> and <unk> in the text as spaces instead of raising an error"
+    )
+    memory: str = option(
+        "256M", help="memory for sorting, such as 1G; larger data is sorted in temporary files", short="-S"
+    )
+    temp_dir: Path | None = option(None, help="directory for temporary files (default: the system's)", short="-T")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,18 +81,18 @@ def _check(options: Options) -> None:
     fallback = options.discount_fallback
     if fallback and (len(fallback) != 3 or not all(0 <= d <= n for n, d in enumerate(fallback, start=1))):
         raise UserError(
-            "--discount_fallback: three numbers, at most 1, 2 and 3, are expected (or none, for 0.5 1 1.5), "
+            "--discount_fallback: expected three numbers of at most 1, 2 and 3 (or none, for 0.5 1 1.5), "
             f"found {' '.join(map(str, fallback))}"
         )
     if options.temp_dir is not None and not options.temp_dir.is_dir():
-        raise UserError(f"--temp_dir: {options.temp_dir} is not a folder")
+        raise UserError(f"--temp_dir: {options.temp_dir} is not a directory")
 
 
 def _bytes(text: str) -> int:
     """GNU sort's notation, as lmplz -S takes it: K is the unit if there is none."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([bKMGT]?)", text.strip())
     if not found:
-        raise UserError(f"--memory: a number and a unit (b, K, M, G, T) are expected, such as 500M, found '{text}'")
+        raise UserError(f"--memory: expected a number and a unit (b, K, M, G, T), such as 500M, found '{text}'")
     return int(float(found[1]) * _UNITS[found[2]])
 
 
@@ -91,7 +102,7 @@ def _tell_corpus(path: str, corpus: Corpus) -> None:
         f"{len(corpus.words) - 3:,} different"
     )
     if corpus.empty_sentences:
-        logging.warning(f"{path}: {corpus.empty_sentences:,} empty lines count as empty sentences, as in lmplz")
+        logging.warning(f"{path}: {corpus.empty_sentences:,} empty lines are counted as empty sentences, as in lmplz")
 
 
 def _tell_estimate(found: Estimate) -> None:

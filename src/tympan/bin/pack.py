@@ -1,4 +1,4 @@
-"""Pack a model into a folder that can be moved, published and loaded by name."""
+"""Pack a model into a self-contained folder that can be moved, published and loaded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from tympan.decode.options import ModelFileOptions, read_decode_config
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ModelFileOptions):
-    output_dir: Path = argument(help="folder to write")
+    output_dir: Path = argument(help="output folder")
     model: Path | None = option(None, help="experiment directory or folder to pack, instead of single files")
     decode_config: Path | None = option(
-        None, help="YAML with decode options (beam_size, ctc_weight, ...) to pack, instead of those of --model"
+        None, help="YAML file of decoding options (beam_size, ctc_weight, ...) to pack instead of those of --model"
     )
     push_to: str | None = option(
-        None, help="OWNER/NAME on the model hub to publish the folder as, packed now or before (needs tympan[hub])"
+        None,
+        help="publish the folder as OWNER/NAME on the model hub, also if it was packed earlier (needs tympan[hub])",
     )
 
 

@@ -13,13 +13,15 @@ from tympan.config import argument, option, parse_args
 @dataclass(frozen=True)
 class Options:
     data_dir: Path = argument(help="data directory with wav.scp")
-    out_dir: Path = argument(help="where the perturbed directory and its audio/ go")
-    speeds: list[float] = option([0.9, 1.0, 1.1], help="factors; above 1 is faster and higher")
-    audio_format: Literal["flac", "wav"] = option("flac", help="of the audio that is written (16 bit)")
-    prefix_unperturbed: bool = option(True, help="rename speed 1.0 to sp1.0-ID, too (as the AISHELL recipe does)")
-    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
-    nj: int = option(1, help="worker processes")
-    executor: Literal["local", "dask"] = option("local", help="where the work is done")
+    out_dir: Path = argument(help="output directory for the perturbed data and its audio/")
+    speeds: list[float] = option([0.9, 1.0, 1.1], help="speed factors; above 1 is faster and higher in pitch")
+    audio_format: Literal["flac", "wav"] = option("flac", help="format of the written audio (16 bit)")
+    prefix_unperturbed: bool = option(
+        True, help="also rename utterances at speed 1.0, to sp1.0-ID (as the AISHELL recipe does)"
+    )
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
+    nj: int = option(1, help="number of worker processes")
+    executor: Literal["local", "dask"] = option("local", help="where to run the jobs")
     dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
 
 

@@ -1,4 +1,4 @@
-"""Run a recipe: a corpus from archive to error rate, stage by stage (also: recipe status, recipe new)."""
+"""Run a recipe, stage by stage, from the corpus archive to the error rate (also: recipe status, recipe new)."""
 
 from __future__ import annotations
 

@@ -13,22 +13,22 @@ from tympan.config.mistakes import Mistakes
 
 @dataclass(frozen=True)
 class Options:
-    ref: Path = argument(help="reference: a Kaldi `text` file, or sclite's .trn")
+    ref: Path = argument(help="reference: a Kaldi `text` file, or a sclite .trn file")
     hyp: Path = argument(help="hypothesis, in either format")
     compare: Path | None = option(None, help="a second hypothesis, shown side by side")
-    output: Path = option(Path("report.html"), help="the page to write")
-    title: str | None = option(None, help="its heading (default: the hypothesis' path)")
+    output: Path = option(Path("report.html"), help="output file")
+    title: str | None = option(None, help="title of the page (default: path of the hypothesis)")
     data_dir: Path | None = option(None, help="Kaldi-style data directory with the audio (wav.scp, segments)")
-    embed_audio: bool = option(False, help="put the sound into the page; otherwise it links to the files")
-    spectrograms: int = option(500, help="at most so many, of the utterances with the most errors")
-    unit: Literal["char", "word", "token", "mixed"] | None = option(None, help="what is counted, see `tympan score`")
-    utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside REF)")
-    case_sensitive: bool = option(False, help="tell a from A")
-    remove_space: bool = option(False, help="with --unit char, spaces of a Kaldi text do not count")
-    non_linguistic_symbols: Path | None = option(None, help="file of symbols that are taken out before scoring")
-    sclite_compat: bool = option(False, help="drop references that have no hypothesis, as sclite does")
-    nj: int = option(1, help="processes that read audio")
-    allow_pipes: bool = option(False, help="let wav.scp run programs (`cmd |`)")
+    embed_audio: bool = option(False, help="embed the audio in the page; false: link to the audio files")
+    spectrograms: int = option(500, help="maximum number of spectrograms, for the utterances with the most errors")
+    unit: Literal["char", "word", "token", "mixed"] | None = option(None, help="unit to score, see `tympan score`")
+    utt2spk: Path | None = option(None, help="utt2spk file (default: utt2spk next to REF)")
+    case_sensitive: bool = option(False, help="distinguish upper and lower case")
+    remove_space: bool = option(False, help="with --unit char, ignore the spaces of a Kaldi text")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols to remove before scoring")
+    sclite_compat: bool = option(False, help="ignore references without a hypothesis, as sclite does")
+    nj: int = option(1, help="number of processes that read audio")
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _inputs(options: Options) -> list[Path | None]:
-    """What the page must not be written over: what is named, and what is read without being named."""
+    """Files that the page must not overwrite: those given, and those read without being given."""
     from tympan.data.kaldi_dir import known_files
 
     data = options.data_dir
@@ -90,12 +90,14 @@ def _inputs(options: Options) -> list[Path | None]:
 def _check(options: Options) -> None:
     mistakes = Mistakes()
     if options.output.is_dir():
-        mistakes.add("--output", f"{options.output} is a directory: name a file, e.g. {options.output / 'report.html'}")
+        mistakes.add(
+            "--output", f"{options.output} is a directory: give a file, such as {options.output / 'report.html'}"
+        )
     for name, least in (("nj", 1), ("spectrograms", 0)):
         if getattr(options, name) < least:
             mistakes.add(f"--{name}", f"must be at least {least}, found {getattr(options, name)}")
     if options.embed_audio and options.data_dir is None:
-        mistakes.add("--embed_audio", "needs the sound: name its data directory with --data_dir")
+        mistakes.add("--embed_audio", "needs the audio: give its data directory with --data_dir")
     mistakes.check()
 
 

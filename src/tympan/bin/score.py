@@ -19,19 +19,23 @@ OUTPUTS = ("ref.trn", "hyp.trn", "result.txt", "confusions.txt", "RESULTS.md", "
 
 @dataclass(frozen=True)
 class Options:
-    ref: Path = argument(help="reference: a Kaldi `text` file, or sclite's .trn")
+    ref: Path = argument(help="reference: a Kaldi `text` file, or a sclite .trn file")
     hyp: Path = argument(help="hypothesis, in either format")
     unit: Literal["char", "word", "token", "mixed"] | None = option(
-        None, help="what is counted; mixed: Chinese by character, the rest by word (default: token for .trn, else word)"
+        None, help="unit to score; mixed: Chinese per character, the rest per word (default: token for .trn, else word)"
     )
-    compare: Path | None = option(None, help="a second hypothesis of the same references: a paired significance test")
-    output_dir: Path | None = option(None, help=f"write {', '.join(OUTPUTS[:-1])} and {OUTPUTS[-1]} there")
-    utt2spk: Path | None = option(None, help="speakers (default: utt2spk beside REF, else the id up to its first '-')")
-    case_sensitive: bool = option(False, help="tell a from A")
-    remove_space: bool = option(False, help="with --unit char, spaces of a Kaldi text do not count")
-    non_linguistic_symbols: Path | None = option(None, help="file of symbols that are taken out before scoring")
-    sclite_compat: bool = option(False, help="drop references that have no hypothesis, as sclite does")
-    alignments: bool = option(False, help="print the alignment of every utterance, too")
+    compare: Path | None = option(
+        None, help="second hypothesis for the same references, for a paired significance test"
+    )
+    output_dir: Path | None = option(None, help=f"output directory for {', '.join(OUTPUTS[:-1])} and {OUTPUTS[-1]}")
+    utt2spk: Path | None = option(
+        None, help="utt2spk file (default: utt2spk next to REF, else the utterance id up to its first '-')"
+    )
+    case_sensitive: bool = option(False, help="distinguish upper and lower case")
+    remove_space: bool = option(False, help="with --unit char, ignore the spaces of a Kaldi text")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols to remove before scoring")
+    sclite_compat: bool = option(False, help="ignore references without a hypothesis, as sclite does")
+    alignments: bool = option(False, help="also print the alignment of every utterance")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(sclite.render(first) if options.alignments else summary_table(first, percentages=True))
     print(f"\n{_sentence(first, unit)}")
     if first.missing:
-        what = "left out" if options.sclite_compat else "counted as deletions"
+        what = "ignored" if options.sclite_compat else "counted as deletions"
         print(f"{len(first.missing)} references without a hypothesis were {what}")
     comparison = compare(*results) if len(results) == 2 else None
     if comparison is not None:

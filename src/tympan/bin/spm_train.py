@@ -12,16 +12,18 @@ from tympan.config import option, parse_args
 
 @dataclass(frozen=True)
 class Options:
-    input: list[Path] = option(help="text file, one sentence a line; may be repeated")
-    model_prefix: Path = option(help="where to write PREFIX.model and PREFIX.vocab")
+    input: list[Path] = option(help="text file with one sentence per line; may be repeated")
+    model_prefix: Path = option(help="prefix of the output files PREFIX.model and PREFIX.vocab")
     vocab_size: int = option(help="number of pieces")
-    model_type: Literal["unigram", "bpe", "char", "word"] = option("unigram", help="kind of model")
-    character_coverage: float = option(1.0, help="share of characters that get a piece of their own")
-    user_defined_symbols: list[str] = option([], help="symbols that stay whole; may be repeated")
-    input_sentence_size: int = option(100_000_000, help="most sentences to train on, chosen at random")
-    seed: int = option(0, help="of that choice")
-    field: str | None = option(None, help="columns of the text counted from 1, such as 2- to leave out the ids")
-    token_list: Path | None = option(None, help="write the token list there (default: PREFIX.tokens.txt)")
+    model_type: Literal["unigram", "bpe", "char", "word"] = option("unigram", help="model type")
+    character_coverage: float = option(1.0, help="fraction of the characters of the text that the model covers")
+    user_defined_symbols: list[str] = option([], help="symbol that is never split; may be repeated")
+    input_sentence_size: int = option(100_000_000, help="maximum number of sentences to train on, sampled at random")
+    seed: int = option(0, help="random seed for sampling sentences")
+    field: str | None = option(
+        None, help="columns of the text to use, counted from 1; such as 2- to skip the utterance ids"
+    )
+    token_list: Path | None = option(None, help="output token list (default: PREFIX.tokens.txt)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -30,18 +30,22 @@ _LEAVE = "leave it out"
 @dataclass(frozen=True, kw_only=True)
 class Options(WorkOptions, ImportOptions, SpeechDataOptions):
     st_train_config: Path | None = option(
-        None, help="config.yaml of the translation model, also ESPnet2's; null: beside st_model_file", group=MODEL
+        None, help="config.yaml of the translation model (Tympan or ESPnet2); null: next to st_model_file", group=MODEL
     )
-    st_model_file: Path | None = option(None, help="its weights (.pth or .safetensors)", group=MODEL)
+    st_model_file: Path | None = option(
+        None, help="weights of the translation model (.pth or .safetensors)", group=MODEL
+    )
     lm_train_config: Path | None = option(
-        None, help="config.yaml of a language model of the target language; null: beside lm_file", group=MODEL
+        None, help="config.yaml of a language model of the target language; null: next to lm_file", group=MODEL
     )
-    lm_file: Path | None = option(None, help="its weights", group=MODEL)
-    ngram_file: Path | None = option(None, help="n-gram of target tokens: an ARPA or binary file", group=MODEL)
-    bpemodel: Path | None = option(None, help="sentencepiece model, instead of the config's", group=MODEL)
+    lm_file: Path | None = option(None, help="weights of the language model", group=MODEL)
+    ngram_file: Path | None = option(None, help="n-gram model of target tokens, an ARPA or binary file", group=MODEL)
+    bpemodel: Path | None = option(
+        None, help="sentencepiece model to use instead of the one in the config", group=MODEL
+    )
     ctc_weight: float = option(
         0.0,
-        help="weight of the target language's CTC (models with st_mtlalpha above 0); the decoder has the rest",
+        help="weight of the target-language CTC (models with st_mtlalpha above 0); the decoder gets 1 - ctc_weight",
         group=SEARCH,
         least=0,
         most=1,
@@ -75,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str]) -> InferenceOptions:
-    """The options by the names that decoding knows."""
+    """The options under the names that `tympan.decode` uses."""
     parse = partial(parse_args, Options, prog="tympan st_inference", description=__doc__, rules=RULES)
     options = parse(arguments)
     shared = {name: getattr(options, name) for name in options_of(InferenceOptions) if name in options_of(Options)}

@@ -13,11 +13,13 @@ from tympan.config import argument, option, parse_args
 @dataclass(frozen=True)
 class Options:
     ref: Path = argument(help="references: a Kaldi text file, UTTERANCE-ID and translation per line")
-    hyp: Path = argument(help="hypotheses: such a file, or the output directory of st_inference")
-    more_refs: list[Path] = option([], help="further reference files, for several references per utterance")
+    hyp: Path = argument(help="hypotheses: a Kaldi text file, or the output directory of st_inference")
+    more_refs: list[Path] = option(
+        [], help="additional reference file, for several references per utterance; may be repeated"
+    )
     lowercase: bool = option(False, help="ignore case")
     tokenize: str = option("13a", help="sacrebleu's tokenizer for BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, none")
-    output: Path | None = option(None, help="write the scores of the set and of every utterance as JSON to this file")
+    output: Path | None = option(None, help="JSON file to write the scores of the set and of every utterance to")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Select utterances of a data directory: a number of them, or those of a list."""
+"""Select utterances of a data directory: a given number of them, or those in a list."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     data_dir: Path = argument(help="data directory")
-    out_dir: Path = argument(help="where the part goes")
-    number: int | None = option(None, help="so many utterances (of each speaker with --how per_speaker)")
+    out_dir: Path = argument(help="output directory for the subset")
+    number: int | None = option(None, help="number of utterances to select (per speaker with --how per_speaker)")
     how: Literal["even", "first", "last", "shortest", "random", "per_speaker"] = option(
-        "even", help="which of them; even: spread over the whole directory"
+        "even", help="how to select --number utterances; even: evenly spaced over the directory"
     )
-    utt_list: Path | None = option(None, help="file whose first column lists utterances to take")
-    spk_list: Path | None = option(None, help="file whose first column lists speakers to take")
-    seed: int = option(0, help="of --how random")
+    utt_list: Path | None = option(None, help="file whose first column lists the utterances to select")
+    spk_list: Path | None = option(None, help="file whose first column lists the speakers to select")
+    seed: int = option(0, help="random seed for --how random")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan subset_data", description=__doc__)
     if options.number is None and options.utt_list is None and options.spk_list is None:
-        raise UserError("one of --number, --utt_list and --spk_list is needed")
+        raise UserError("give one of --number, --utt_list and --spk_list")
 
     from tympan.data.kaldi_dir import DataDir, split_line
     from tympan.data.subset import choose
@@ -42,7 +42,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         wanted = listed(options.utt_list)
         unknown = wanted - set(data.utterances)
         if unknown:
-            print(f"{len(unknown)} of {options.utt_list} are not in {options.data_dir}, such as '{min(unknown)}'")
+            print(
+                f"{len(unknown)} utterances of {options.utt_list} are not in {options.data_dir}, such as "
+                f"'{min(unknown)}'"
+            )
         data = data.keep(wanted)
     if options.spk_list is not None:
         speakers = listed(options.spk_list)
@@ -50,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.number is not None:
         data = data.keep(choose(data, options.number, options.how, seed=options.seed))
     if not data.utterances:
-        raise UserError(f"{options.data_dir}: no utterance is left")
+        raise UserError(f"{options.data_dir}: no utterance was selected")
     written = data.write(options.out_dir)
     print(f"{options.out_dir}: {len(written.utterances)} utterances")
     return 0

@@ -1,4 +1,4 @@
-"""Transcribe recordings with a packed model: text, JSON, subtitles or word times."""
+"""Transcribe recordings with a trained model, as text, JSON, subtitles or word times."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ MODEL_HELP = "folder made by `tympan pack`, experiment directory, or OWNER/NAME 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(SearchOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, ImportOptions):
-    """Options of the search that are not given are those of the model's own decode.yaml, if it has one."""
+    """Search options that are not given come from the model's decode.yaml, if it has one."""
 
     model: str = argument(help=MODEL_HELP)
-    files: list[Path] = argument(help="recordings: wav, flac, mp3, ogg, ... at any rate")
-    json: bool = option(False, help="tokens, times and confidences, one JSON object per line")
+    files: list[Path] = argument(help="audio files: wav, flac, mp3, ogg, ... at any sample rate")
+    json: bool = option(False, help="write tokens, times and confidences, one JSON object per recording and line")
     srt: bool = option(False, help="subtitles")
-    ctm: bool = option(False, help="words with times, NIST's format")
-    output_dir: Path | None = option(None, help="write NAME.txt, NAME.json, ... there instead of the terminal")
+    ctm: bool = option(False, help="write words with times in NIST's CTM format")
+    output_dir: Path | None = option(
+        None, help="output directory for NAME.txt, NAME.json, ... (default: print to the terminal)"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,9 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = {"json": options.json, "srt": options.srt, "ctm": options.ctm}
     formats = [name for name, is_chosen in chosen.items() if is_chosen] or ["text"]
     if len(formats) > 1 and options.output_dir is None:
-        raise UserError(f"--{' and --'.join(formats)} together need --output_dir: the terminal takes one of them")
+        raise UserError(
+            f"--{' and --'.join(formats)} together need --output_dir: only one format can be printed to the terminal"
+        )
     if options.srt and len(options.files) > 1 and options.output_dir is None:
-        raise UserError("--srt of several recordings needs --output_dir: subtitles are one document each")
+        raise UserError("--srt for several recordings needs --output_dir: each recording gets its own subtitle file")
     if options.output_dir is not None:
         _check_names(options.files)
     names = _ctm_names(options.files)
@@ -86,11 +90,13 @@ def _check_names(files: Sequence[Path]) -> None:
     for path in files:
         other = first.setdefault(path.stem, path)
         if other is not path:
-            raise UserError(f"--output_dir would hold {path.stem}.* of both {other} and {path}: transcribe them apart")
+            raise UserError(
+                f"--output_dir: {other} and {path} would both be written to {path.stem}.*; transcribe them separately"
+            )
 
 
 def _ctm_names(files: Sequence[Path]) -> dict[Path, str]:
-    """The shortest names that tell the recordings apart: a; x/a and y/a; x/a.wav and x/a.flac."""
+    """The shortest names that distinguish the recordings: a; x/a and y/a; x/a.wav and x/a.flac."""
     different = set(files)
     shorter: tuple[Callable[[Path], str], ...] = (lambda path: path.stem, lambda path: str(path.with_suffix("")), str)
     names: dict[Path, str] = {}
@@ -118,7 +124,7 @@ def _recognizer(options: Options, given: set[str]) -> Recognizer:
 
 
 def _transcribed(recognizer: Recognizer, paths: Sequence[Path]) -> Iterator[tuple[Path, Result]]:
-    """In the order given. As many recordings are read as may be decoded together."""
+    """Results in the order given. As many recordings are read at a time as may be decoded together."""
     from tympan.decode.session import decode_together
 
     limits = recognizer.limits
@@ -149,7 +155,7 @@ def _formatted(name: str, path: Path, hypothesis: Hypothesis, *, ctm_name: str, 
         return f"{hypothesis.text}\n"
     words = words_of(hypothesis, space_symbol=space_symbol)
     if not words and hypothesis.text:
-        raise UserError(f"--{name} needs times, and this model was trained without CTC")
+        raise UserError(f"--{name} needs word times, which this model cannot give: it was trained without CTC")
     return srt(words) if name == "srt" else ctm(ctm_name, words)
 
 

@@ -12,13 +12,13 @@ from tympan.config import argument, option, parse_args
 
 @dataclass(frozen=True)
 class Options:
-    data_dir: list[Path] = argument(help="data directories")
-    nj: int = option(1, help="worker processes that check audio")
-    audio: bool = option(True, help="check that every recording is there and whole")
-    allow_pipes: bool = option(False, help="run the programs that wav.scp names (`cmd |`)")
-    show: int = option(20, help="at most so many faults of a kind are printed; 0: all")
+    data_dir: list[Path] = argument(help="data directories to check")
+    nj: int = option(1, help="number of worker processes that check audio")
+    audio: bool = option(True, help="check that every recording exists and is complete")
+    allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
+    show: int = option(20, help="maximum number of faults to print per kind; 0: all")
     report: Path | None = option(None, help="write all faults to this file")
-    executor: Literal["local", "dask"] = option("local", help="where audio is checked")
+    executor: Literal["local", "dask"] = option("local", help="where to run the audio checks")
     dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
 
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.kinds().items()))
         print(f"{report.describe()}: {kinds or 'no faults'}")
         if report.errors:
-            print(f"`tympan fix_data {report.path}` drops what is broken and keeps a copy of the files")
+            print(f"`tympan fix_data {report.path}` drops broken entries and keeps a copy of the files")
     if options.report is not None:
         with atomic_write(options.report) as stream:
             stream.writelines(f"{fault}\n" for report in reports for fault in report.faults)

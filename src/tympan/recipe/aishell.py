@@ -1,4 +1,4 @@
-"""AISHELL-1: its two archives, and data directories from what they hold."""
+"""AISHELL-1: its two archives, and the data directories made from them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WAVS = Path("data_aishell", "wav")
 
 
 def is_extracted(part: str, data: Path) -> bool:
-    """True if `part` is unpacked to the last speaker, by us (`.complete`) or by hand."""
+    """True if `part` is completely unpacked, by this recipe (`.complete`) or by hand."""
     root = data / part
     if part != "data_aishell":
         return root.is_dir() and any(root.iterdir())
@@ -33,10 +33,10 @@ def unpack(part: str, data: Path, nj: int) -> None:
     """Unpack an archive and, for the recordings, the archive of each speaker in it."""
     root, archive = data / part, data / f"{part}.tgz"
     is_begun = any(root.glob("wav/*.tar.gz")) and not scratch_of(archive, data).exists()
-    if not is_begun:  # else an earlier run got as far as the speakers
+    if not is_begun:  # else an earlier run already reached the speakers' archives
         extract(archive, data)
     if not root.is_dir():
-        raise UserError(f"{archive} holds no directory '{part}': it is not the AISHELL archive of that name.")
+        raise UserError(f"{archive} contains no directory '{part}': it is not the AISHELL archive of that name.")
     if part == "data_aishell":
         extract_nested(root / "wav", nj=nj)
     (root / ".complete").touch()
@@ -56,7 +56,7 @@ def speaker_of(utterance: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    """Characters are the units: the spaces of AISHELL's transcript mark its segmentation into words."""
+    """Remove the spaces, which mark AISHELL's word segmentation: the recipe's units are characters."""
     return "".join(text.split())
 
 
@@ -66,15 +66,15 @@ def present(data: Path) -> list[str]:
 
 
 def read_transcripts(path: Path) -> dict[str, str]:
-    """Sentence by utterance id, as it is written there."""
+    """The transcript as sentence by utterance id."""
     if not path.is_file():
-        raise UserError(f"{path} is missing: {path.parents[2]} does not hold the unpacked AISHELL corpus (--data).")
+        raise UserError(f"{path} is missing: {path.parents[2]} does not contain the unpacked AISHELL corpus (--data).")
     texts: dict[str, str] = {}
     faults = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; fetch the archive again.") from error
+        raise UserError(f"{path}: byte {error.start} is not UTF-8; download the archive again.") from error
     for number, line in enumerate(lines, 1):
         utterance, _, text = line.strip().partition(" ")
         if not utterance:
@@ -92,9 +92,11 @@ def _read_set(data: Path, name: str, transcripts: Mapping[str, str]) -> DataDir:
     wavs = {path.stem: path for path in _wavs(data, (name,))}
     spoken = {utterance: path for utterance, path in wavs.items() if utterance in transcripts}
     if not spoken:
-        raise UserError(f"{data / WAVS / name}: none of its {len(wavs)} recordings is in {data / TRANSCRIPT}.")
+        raise UserError(
+            f"{data / WAVS / name}: none of its {len(wavs)} recordings has a transcript in {data / TRANSCRIPT}."
+        )
     if len(spoken) < len(wavs):
-        print(f"    {name}: {len(wavs) - len(spoken)} recordings without transcript left out")
+        print(f"    {name}: {len(wavs) - len(spoken)} recordings without a transcript were skipped")
     tables = {
         "wav.scp": {utterance: str(path.resolve()) for utterance, path in spoken.items()},
         "text": {utterance: transcripts[utterance] for utterance in spoken},
@@ -104,7 +106,7 @@ def _read_set(data: Path, name: str, transcripts: Mapping[str, str]) -> DataDir:
 
 
 def _warn_of_missing(data: Path, transcripts: Mapping[str, str]) -> None:
-    """A complete AISHELL has a recording for every sentence of the transcript."""
+    """Warn about sentences without a recording: a complete AISHELL has none."""
     recorded = {path.stem for path in _wavs(data, SETS)}
     missing = [utterance for utterance in transcripts if utterance not in recorded]
     if not missing:

@@ -1,4 +1,4 @@
-"""CMU AN4: from the original sphere archive, or from data directories that are prepared already."""
+"""CMU AN4, from the original sphere archive or from data directories that already exist."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LINE = re.compile(r"^(?:<s>\s+)?(?P<words>.*?)\s*(?:</s>\s*)?\((?P<source>[^()]
 
 
 def is_extracted(data: Path) -> bool:
-    """True for the unpacked archive and for data directories that were made of it."""
+    """True for the unpacked archive, and for data directories made from it."""
     return (_root(data) / "etc" / "an4_train.transcription").is_file() or _is_prepared(data)
 
 
 def unpack(data: Path, nj: int) -> None:
     extract(data / ARCHIVE, data)
     if not is_extracted(data):
-        raise UserError(f"{data / ARCHIVE} holds no an4/etc/an4_train.transcription: it is not the AN4 archive.")
+        raise UserError(f"{data / ARCHIVE} contains no an4/etc/an4_train.transcription: it is not the AN4 archive.")
 
 
 def prepare(data: Path) -> dict[str, DataDir]:
@@ -34,7 +34,7 @@ def prepare(data: Path) -> dict[str, DataDir]:
         return {name: DataDir.read(data / name) for name in present(data)}
     if not is_extracted(data):
         raise UserError(
-            f"{data} holds neither the unpacked AN4 archive (an4/etc/an4_train.transcription) nor its data "
+            f"{data} contains neither the unpacked AN4 archive (an4/etc/an4_train.transcription) nor its data "
             "directories (train_nodev, train_dev). Run stage -1 to download it, or point --data to it."
         )
     train = _read(_root(data), "train")
@@ -46,13 +46,13 @@ def prepare(data: Path) -> dict[str, DataDir]:
 
 
 def present(data: Path) -> list[str]:
-    """Names of the sets that `prepare` makes of what is in `data`."""
+    """Names of the sets that `prepare` can make from `data`."""
     has_test = (data / "test" / "wav.scp").is_file() or (_root(data) / "etc" / "an4_test.transcription").is_file()
     return list(PREPARED if has_test else PREPARED[:2])
 
 
 def sources(data: Path) -> list[Path]:
-    """What `prepare` reads."""
+    """The files that `prepare` reads."""
     if _is_prepared(data):
         return [data / name / "wav.scp" for name in present(data)] + [data / name / "text" for name in present(data)]
     return [_root(data) / "etc", _root(data) / "wav"]

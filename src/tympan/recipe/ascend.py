@@ -1,4 +1,4 @@
-"""What the Ascend port's test scripts print at the end and leave in test/output/0, from a finished experiment."""
+"""The final lines and log files (test/output/0) of the Ascend port's test scripts, from a finished experiment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOSS = re.compile(r"\d+epoch:train:\S+: .*?\bloss=([0-9.e+-]+)")
 
 @dataclass(frozen=True)
 class TestRun:
-    """Figures of one training. `error_rates` are CERs by set, empty for a performance run."""
+    """Figures of one training run. `error_rates` is CER by set, empty for a performance run."""
 
     cards: int
     batch_size: int
@@ -33,15 +33,15 @@ class TestRun:
 
 
 def read_training(directory: Path) -> tuple[float, list[float], str]:
-    """(iterations a second in the steady state, the losses that were logged, the device) of an experiment."""
+    """Iterations per second without warm-up, logged losses, and device of an experiment."""
     place = directory / "manifest.json"
     if not place.is_file():
-        raise UserError(f"{place} is missing: training did not run to its end in {directory} (--stage train).")
+        raise UserError(f"{place} is missing: training did not finish in {directory} (run --stage train).")
     manifest = json.loads(place.read_text(encoding="utf-8"))
     epochs = [stats["train"] for _, stats in sorted(manifest.get("epochs", {}).items(), key=lambda item: int(item[0]))]
     if not epochs:
-        raise UserError(f"{place}: no epoch was finished in {directory}.")
-    steady = epochs[1:] or epochs  # the first one warms up: caches, compilation
+        raise UserError(f"{place}: no epoch finished in {directory}.")
+    steady = epochs[1:] or epochs  # the first epoch includes warm-up: caches, compilation
     seconds_a_step = sum(stats["train_time"] for stats in steady) / len(steady)
     log = (directory / "train.log").read_text(encoding="utf-8")
     losses = [float(found) for found in _LOSS.findall(log)] or [stats["loss"] for stats in epochs]
@@ -49,7 +49,7 @@ def read_training(directory: Path) -> tuple[float, list[float], str]:
 
 
 def closing_lines(run: TestRun) -> list[str]:
-    """The lines that the port's scripts end with."""
+    """The final lines of the port's scripts."""
     lines = ["------------------ Final result ------------------"]
     lines.append(f"Final Performance iters/sec : {run.iterations_a_second:.3f}")
     if run.error_rates:

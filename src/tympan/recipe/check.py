@@ -1,4 +1,4 @@
-"""`--check`, before hours of work: the machine, the configuration of every stage, and an estimate."""
+"""`--check`: examine the machine and the configuration of every stage, and estimate time and disk space."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def check_configuration(recipe: Recipe, start: int, stop: int) -> None:
-    """Parse what every stage in the range will read, and look for the devices; all mistakes in one message."""
+    """Parse every configuration that the stages will read, and check the devices. Report all mistakes at once."""
     mistakes = [str(error) for _, error in _configurations(recipe, start, stop) if error is not None]
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
 def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
-    """`--check`: print the machine, the archives, each configuration, and what the stages will take."""
+    """`--check`: print the machine, the archives, each configuration, and the estimate of time and disk space."""
     from tympan.recipe.estimate import estimate
 
     print("machine")
@@ -45,18 +45,18 @@ def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
     print("configuration")
     problems = []
     for name, error in _configurations(recipe, start, stop):
-        print(f"  {name:<10} {'fine' if error is None else 'not fine, see below'}")
+        print(f"  {name:<10} {'ok' if error is None else 'has errors, see below'}")
         problems += [] if error is None else [str(error)]
     if not problems:
         problems = _print_estimate(estimate(recipe, _parse_inference(recipe)), start, stop)
     if problems:
         raise UserError("\n".join(problems))
-    print("all is well" if start <= stop else "nothing to do")
+    print("all checks passed" if start <= stop else "nothing to do")
     return 0
 
 
 def _print_estimate(found: Estimate, start: int, stop: int) -> list[str]:
-    """Print time and disk of the stages; return what is too much for this machine."""
+    """Print time and disk space per stage; return what exceeds this machine's resources."""
     print("estimate")
     for note in found.notes:
         print(f"  {note}")
@@ -65,13 +65,16 @@ def _print_estimate(found: Estimate, start: int, stop: int) -> list[str]:
     for stage in chosen:
         print(f"  {stage.number:>2} {stage.name:<11} {in_words(stage.seconds):>14} {in_bytes(stage.bytes):>10}")
     needed, free = sum(stage.bytes for stage in chosen), shutil.disk_usage(".").free
-    print(f"  {'together':<14} {in_words(sum(stage.seconds for stage in chosen)):>14} {in_bytes(needed):>10}")
+    print(f"  {'total':<14} {in_words(sum(stage.seconds for stage in chosen)):>14} {in_bytes(needed):>10}")
     problems = []
     if needed > free:
-        problems.append(f"the disk has {in_bytes(free)} free and the stages need about {in_bytes(needed)}: make room.")
+        problems.append(
+            f"the stages need about {in_bytes(needed)} of disk space, but only {in_bytes(free)} is free: free "
+            "some space."
+        )
     if found.memory_bytes > memory_bytes():
         problems.append(
-            f"training needs about {in_bytes(found.memory_bytes)} of memory for its largest batch, and there are "
+            f"training needs about {in_bytes(found.memory_bytes)} of memory for its largest batch, but the machine has "
             f"{in_bytes(memory_bytes())}: use a smaller batch_size or batch_bins (--asr_args)."
         )
     return problems
@@ -96,11 +99,11 @@ def machine(directory: Path) -> list[tuple[str, str]]:
 
 
 def _configurations(recipe: Recipe, start: int, stop: int) -> list[tuple[str, UserError | None]]:
-    """(name, mistake or None) of everything that a stage from `start` to `stop` reads."""
+    """(name, mistake or None) for every configuration that a stage from `start` to `stop` reads."""
     options, tokens = recipe.options, recipe.tokens
     checks: list[tuple[str, int, Callable[[], object]]] = [("data", 0, recipe.corpus.check)]
     checks.append(("features", 1, recipe.features.check))
-    # The corpus may bring its lexicon, which stage -1 unpacks.
+    # The corpus may contain the lexicon, which stage -1 unpacks.
     if any(start > -1 or not file.is_relative_to(options.data) for file in tokens.needs):
         checks.append(("lexicon", 2, tokens.tokenizer))
     if options.lm_config:
@@ -130,7 +133,7 @@ def _require_device(options: RecipeOptions) -> None:
 
 
 def _parse_inference(recipe: Recipe) -> DecodeOptions:
-    """How decoding will search."""
+    """The search that decoding will use."""
     from tympan.decode.options import DecodeOptions, check_decode_config, part_of
     from tympan.decode.search import find_search
 
@@ -142,6 +145,6 @@ def _parse_inference(recipe: Recipe) -> DecodeOptions:
     recipe.tokens.check_search(kind, options.decode_config)
     if kind is not None and not kind.takes_lm and options.lm_config and search.lm_weight != 0:
         raise UserError(
-            f'search {kind.name} uses the n-gram of words and no neural LM: say --lm_config "" (or lm_weight: 0.0).'
+            f'search {kind.name} uses a word n-gram and no neural LM: set --lm_config "" (or lm_weight: 0.0).'
         )
     return search

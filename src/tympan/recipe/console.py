@@ -1,4 +1,4 @@
-"""What the user sees on the console: the output of commands, and times and sizes in readable units."""
+"""Console output of recipes: run commands, and print times and sizes in readable units."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _PR_SET_PDEATHSIG = 1
 
 
 def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
-    """Run `tympan NAME ARGUMENTS` in a process of its own; its output and its errors go straight to the console.
+    """Run `tympan NAME ARGUMENTS` in a separate process; its output and errors go directly to the console.
 
-    SIGTERM is passed on, so that training can save itself, and a command does not outlive a recipe that was killed.
+    SIGTERM is passed on, so that training can save a checkpoint and no command outlives the recipe.
     """
     shown = f"tympan {name} {shlex.join(arguments)}"
     print(f"    $ {shown}", flush=True)
@@ -32,19 +32,22 @@ def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        process.wait()  # the terminal sent it the signal too
+        process.wait()  # the terminal also sent it the signal
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
     if code == EXIT_REQUEUE:
-        print(f"tympan: {name} was asked to stop and saved itself; the same command continues.", file=sys.stderr)
-        raise SystemExit(EXIT_REQUEUE)  # a scheduler requeues on it
+        print(
+            f"tympan: {name} was stopped by a signal and saved a checkpoint; run the same command again to continue.",
+            file=sys.stderr,
+        )
+        raise SystemExit(EXIT_REQUEUE)  # a scheduler requeues the job on this code
     if code:
         raise UserError(_what_happened(name, shown, code))
 
 
 def say(line: str) -> None:
-    """Print a line at once, also into a pipe."""
+    """Print a line and flush, so that it also appears immediately in a pipe."""
     print(line, flush=True)
 
 
@@ -77,10 +80,10 @@ def _what_happened(name: str, shown: str, code: int) -> str:
             f"{again}"
         )
     if code < 0:
-        return f"{name} was ended by {signal.Signals(-code).name}. {again}"
+        return f"{name} was terminated by {signal.Signals(-code).name}. {again}"
     if code == 2:
-        return f"{name} could not continue; its message is above. The command was: {shown}"
-    return f"{name} ended with code {code}; its output is above. {again}"
+        return f"{name} failed; its message is above. The command was: {shown}"
+    return f"{name} exited with code {code}; its output is above. {again}"
 
 
 def _end_with_parent() -> None:

@@ -1,4 +1,4 @@
-"""What is particular about a corpus, in one object; the steps of stages -1 and 0 follow from it."""
+"""The description of a corpus; the steps of stages -1 and 0 follow from it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LABELS = ("text", "utt2spk")
 class Archive:
     """A file to download and unpack.
 
-    `file` is its name at the corpus's URL, `makes` a path that is there once it is unpacked, relative to `--data`.
+    `file` is its name at the corpus's URL. `makes` is a path, relative to `--data`, that exists once it is unpacked.
     `unpack` takes that directory and a number of processes; without it the archive is extracted there. `is_unpacked`
     is for corpora that can be present in another form than `makes`. `size_bytes` is for the estimate.
     """
@@ -40,11 +40,11 @@ class Archive:
     unpack: Callable[[Path, int], None] | None = None
 
     def is_found(self, data: Path) -> bool:
-        """Whether `data` holds what is in the archive."""
+        """Whether the archive is already unpacked in `data`."""
         return (data / self.makes).exists() if self.is_unpacked is None else self.is_unpacked(data)
 
     def unpack_in(self, data: Path, *, nj: int) -> None:
-        """Unpack the archive, which lies in `data`, in that directory."""
+        """Unpack the archive, a file in `data`, into that directory."""
         if self.unpack is not None:
             self.unpack(data, nj)
             return
@@ -59,9 +59,9 @@ def _same(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Corpus:
-    """Everything that is particular about a corpus. Functions take the directory of the unpacked corpus (`--data`).
+    """A corpus. Functions take the directory of the unpacked corpus (`--data`).
 
-    Only `name` and `prepare` are needed: `prepare` returns the content of each set's data directory. Where it gives no
+    Only `name` and `prepare` are required: `prepare` returns the content of each set's data directory. If it gives no
     utt2spk, `speaker` of the utterance id makes it; `clean_text` is applied to every transcript. Names are those of
     the sets under `data/`.
     """
@@ -83,12 +83,12 @@ class Corpus:
     url: str = ""
     archives: tuple[Archive, ...] = ()
     defaults: Mapping[str, object] = field(default_factory=dict)
-    """Options of `tympan recipe` whose defaults are others for this corpus."""
+    """Defaults of `tympan recipe` options that differ for this corpus."""
     check: Callable[[], None] = lambda: None
-    """Raises a UserError before any work for what stage 0 would miss."""
+    """Raises a UserError, before any stage runs, for input that stage 0 would miss."""
 
     hours: Mapping[str, float] = field(default_factory=dict)
-    """By name of the set, as published. This and the rest is for the estimate of `--check`."""
+    """Published hours by name of the set. This and the following fields are for the estimate of `--check`."""
     vocab_sizes: Mapping[str, int] = field(default_factory=dict)
     """Number of tokens by token type."""
     utterance_s: float = 4.5
@@ -104,7 +104,7 @@ class Corpus:
         return [self.train, self.dev, *self.tests] if self.present is None else list(self.present(data))
 
     def decoded(self) -> list[str]:
-        """Names of the sets to decode: dev, and the tests that are prepared."""
+        """Names of the sets to decode: dev, and the prepared test sets."""
         return [name for name in (self.dev, *self.tests) if (DATA / name / "wav.scp").is_file()]
 
 
@@ -113,11 +113,11 @@ CORPORA: dict[str, str | Corpus] = {
     "an4": "tympan.recipe.an4:AN4",
     "custom": "tympan.recipe.custom:own_corpus",
 }
-"""Corpora by name: a Corpus, or where to import it (or a function from options to a Corpus) from."""
+"""Corpora by name: a Corpus, or the import path of one (or of a function from options to a Corpus)."""
 
 
 def find_corpus(options: RecipeOptions) -> Corpus:
-    """The corpus that the options name."""
+    """The corpus that the options select."""
     found = _look_up(options.corpus)
     return found if isinstance(found, Corpus) else found(options)
 
@@ -135,7 +135,9 @@ def _look_up(name: str) -> Corpus | Callable[[RecipeOptions], Corpus]:
     if not is_import(entry):
         known = ", ".join(CORPORA)
         hint = did_you_mean(name, CORPORA)
-        raise UserError(f"there is no corpus '{name}'.{hint} Known: {known}; or package.module:NAME of your own.")
+        raise UserError(
+            f"there is no corpus '{name}'.{hint} Known: {known}; or package.module:NAME for your own corpus."
+        )
     module, _, attribute = entry.partition(":")
     try:
         found = getattr(importlib.import_module(module), attribute, None)
@@ -149,7 +151,7 @@ def _look_up(name: str) -> Corpus | Callable[[RecipeOptions], Corpus]:
 
 
 def download_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
-    """Stage -1: download and unpack every archive that is not unpacked already."""
+    """Stage -1: download and unpack every archive that is not unpacked yet."""
     data, url = Path(options.data), options.data_url or corpus.url
     steps = []
     for archive in corpus.archives:
@@ -165,14 +167,14 @@ def download_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
 
 
 def data_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
-    """Stage 0: the data directory of every set that is there."""
+    """Stage 0: write the data directory of every set that is present."""
     data = Path(options.data)
     makes = []
     for name in corpus.sets(data):
         files = ["wav.scp", *LABELS] + (["segments"] if name in corpus.segmented else [])
         makes += [DATA / name / file for file in files]
     remedy = (
-        f"{data} does not hold the unpacked corpus: name the directory that does (--data), or let stage -1 download "
+        f"{data} does not contain the unpacked corpus: give the right directory (--data), or let stage -1 download "
         "and unpack it (--stage -1)."
     )
     run = partial(write_sets, corpus, data, DATA)
@@ -187,8 +189,8 @@ def write_sets(corpus: Corpus, data: Path, out: Path) -> None:
     if corpus.train not in present or corpus.dev not in present:
         listed = " and ".join(f"'{name}'" for name in present) or "no sets"
         raise UserError(
-            f"{data} has {listed}, and training needs '{corpus.train}' and '{corpus.dev}'. The corpus is incomplete: "
-            "unpack it again (--stage -1 --force), or name the right directory (--data)."
+            f"{data} has {listed}, but training needs '{corpus.train}' and '{corpus.dev}'. The corpus is incomplete: "
+            "unpack it again (--stage -1 --force), or give the right directory (--data)."
         )
     for name, prepared in corpus.prepare(data).items():
         written = _completed(corpus, prepared).write(out / name)
@@ -197,7 +199,7 @@ def write_sets(corpus: Corpus, data: Path, out: Path) -> None:
 
 
 def describe_archives(corpus: Corpus, options: RecipeOptions, *, start: int) -> list[str]:
-    """Lines for `--check`: where the corpus comes from, and what of it is there."""
+    """Lines for `--check`: where the corpus comes from, and what is present."""
     data = Path(options.data)
     if not corpus.archives:
         return [str(place) for place in dict.fromkeys(source.parent for source in corpus.sources(data))]
@@ -211,13 +213,13 @@ def describe_archives(corpus: Corpus, options: RecipeOptions, *, start: int) -> 
 
 
 def data_files(directory: Path) -> list[Path]:
-    """The files of a data directory that decide what is made from it."""
+    """The files of a data directory that affect what is made from it."""
     names = ("wav.scp", *LABELS, "segments")
     return [directory / name for name in names if name != "segments" or (directory / name).exists()]
 
 
 def sound_files(directory: Path) -> list[Path]:
-    """Those of them that say where its audio is."""
+    """Those of them that locate its audio."""
     return [file for file in data_files(directory) if file.name not in LABELS]
 
 

@@ -1,4 +1,4 @@
-"""Your own data directories as a corpus, and `tympan recipe new`, which makes a recipe directory for them."""
+"""Your own data directories as a corpus, and `tympan recipe new`, which creates a recipe directory for them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tympan.runtime.atomic import atomic_write
 CONF = Path(__file__).parent / "conf"
 
 RUN_SH = """#!/usr/bin/env bash
-# Your data from audio to error rate. `./run.sh --help` lists the options, `./run.sh --check` looks before it works.
+# Run the recipe on your data, from audio to error rate. See `./run.sh --help`; `./run.sh --check` checks the setup.
 cd "$(dirname "$0")" || exit 1
 exec "$(command -v tympan || echo {tympan})" recipe custom --config conf/recipe.yaml "$@"
 """
 
-RECIPE_YAML = """# What run.sh passes to `tympan recipe custom`; options on its command line come after and win.
+RECIPE_YAML = """# Options that run.sh passes to `tympan recipe custom`. Options on its command line override them.
 train_dir: {train_dir}
 dev_dir: {dev_dir}
 test_dir: {test_dir}
@@ -50,7 +50,10 @@ def own_corpus(options: RecipeOptions) -> Corpus:
         name = Path(place).name
         name = f"{name}_test" if name in ("train", "dev") else name
         if name in given:
-            raise UserError(f"--test_dir {given[name]} and {place}: their results would have the same name, '{name}'.")
+            raise UserError(
+                f"--test_dir {given[name]} and {place}: both are named '{name}', so one would overwrite the "
+                "results of the other."
+            )
         given[name] = place
     places = {name: Path(place) for name, place in given.items()}
     return Corpus(
@@ -64,7 +67,7 @@ def own_corpus(options: RecipeOptions) -> Corpus:
 
 
 def _require_directories(options: RecipeOptions) -> None:
-    """The data directories exist and have the files that a recipe needs."""
+    """Check that the data directories exist and have the files that a recipe needs."""
     mistakes = []
     for name, places in (("train", [options.train_dir]), ("dev", [options.dev_dir]), ("test", options.test_dir)):
         for place in places:
@@ -85,7 +88,7 @@ def _read_with_text(place: Path) -> DataDir:
     if without:
         raise UserError(
             f"{place / 'text'}: {len(without)} utterances have no text, the first is '{without[0]}'. "
-            f"`tympan validate_data {place}` lists every fault, `tympan fix_data {place}` leaves such utterances out."
+            f"`tympan validate_data {place}` lists every fault, `tympan fix_data {place}` drops such utterances."
         )
     return directory
 
@@ -94,32 +97,37 @@ def _read_with_text(place: Path) -> DataDir:
 class NewOptions:
     """The options of `tympan recipe new`."""
 
-    name: Path = argument(help="directory to make, such as egs/mine/asr1")
-    train_dir: Path = option(help="Kaldi-style data directory to train on")
-    dev_dir: Path = option(help="data directory to choose by")
-    test_dir: list[Path] = option([], help="data directories to decode besides; may be repeated")
-    token_type: Literal["char", "bpe", "word"] | None = option(None, help="kind of tokens; null: char, or the phones of --lexicon")  # fmt: skip  # noqa: E501
-    lexicon: Path | None = option(None, help="how words are said, WORD P1 P2 ... a line: tokens are its phones then")
-    nbpe: int = option(100, help="tokens to make with token_type bpe")
-    ngpu: int = option(0, help="accelerators to train with; 0 is the CPU")
+    name: Path = argument(help="recipe directory to create, such as egs/mine/asr1")
+    train_dir: Path = option(help="Kaldi-style data directory of the training set")
+    dev_dir: Path = option(help="data directory of the development set, for model selection")
+    test_dir: list[Path] = option([], help="data directory of a test set to decode; may be repeated")
+    token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: char, or phones if --lexicon is given")  # fmt: skip  # noqa: E501
+    lexicon: Path | None = option(
+        None, help="pronunciation lexicon, WORD P1 P2 ... per line; its phones become the tokens"
+    )
+    nbpe: int = option(100, help="number of tokens for token_type bpe")
+    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
 
 
 def main(argv: Sequence[str]) -> int:
     """`tympan recipe new`."""
-    description = "`tympan recipe new`: a recipe directory for one's own data, without writing shell."
+    description = "`tympan recipe new`: create a recipe directory for your own data."
     options = parse_args(NewOptions, argv, prog="tympan recipe new", description=description)
     new_recipe(options)
-    print(f"{options.name}/run.sh is ready; conf/ holds what you may change. Begin with: {options.name}/run.sh --check")
+    print(
+        f"{options.name}/run.sh is ready; its configuration files are in conf/. Start with: {options.name}/run.sh "
+        "--check"
+    )
     return 0
 
 
 def new_recipe(options: NewOptions) -> None:
-    """Write run.sh and conf/. An existing recipe is not touched."""
+    """Write run.sh and conf/. An existing recipe is not changed."""
     if (options.name / "run.sh").exists():
-        raise UserError(f"{options.name} is a recipe already. Choose another name, or change its conf/recipe.yaml.")
+        raise UserError(f"{options.name} is already a recipe. Choose another name, or edit its conf/recipe.yaml.")
     for directory in (options.train_dir, options.dev_dir, *options.test_dir):
         if not DataDir.read(directory).text:
-            raise UserError(f"{directory}: it has no text; a recipe needs transcripts for every set.")
+            raise UserError(f"{directory} has no text file; a recipe needs transcripts for every set.")
     values: dict[str, object] = {
         "train_dir": options.train_dir.resolve(),
         "dev_dir": options.dev_dir.resolve(),
@@ -142,7 +150,7 @@ def _write_lexicon(options: NewOptions, lexicon: Path) -> None:
     from tympan.text.lexicon import read_lexicon
 
     if options.token_type is not None:
-        raise UserError("--lexicon makes phones the tokens: leave out --token_type")
+        raise UserError("--lexicon makes the phones of the lexicon the tokens: remove --token_type")
     read_lexicon(lexicon)
     _write(options.name / "conf" / "lexicon.txt", lexicon.read_text(encoding="utf-8"))
 

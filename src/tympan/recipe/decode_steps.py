@@ -1,4 +1,4 @@
-"""Stage 5: averaging, decoding, scoring, and the report."""
+"""Stage 5: average models, decode, score and write reports."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SCORES = {"char": "score_cer", "word": "score_wer"}
 
 
 def decode_steps(recipe: Recipe) -> list[Step]:
-    """The model to decode with, then decoding, scores and a report for each set."""
+    """Make the model to decode with; then decode, score and report each set."""
     options, directory = recipe.options, recipe.asr_dir
     steps = []
     if options.n_average:
-        # What training ended with: another `latest` means other epochs.
+        # A different `latest` means that other epochs were trained.
         steps.append(
             Step(
                 f"average {directory.name}",
@@ -41,7 +41,7 @@ def decode_steps(recipe: Recipe) -> list[Step]:
 
 
 def packed_dir(recipe: Recipe) -> Path:
-    """The folder with everything that `tympan transcribe` needs."""
+    """Write the folder that `tympan transcribe` loads."""
     options = recipe.options
     return recipe.asr_dir / f"packed_{options.model_file.removesuffix('.pth')}_{Path(options.decode_config).stem}"
 
@@ -156,7 +156,7 @@ def _average(options: RecipeOptions, directory: Path, model: Path) -> None:
             key=lambda path: int(path.name.split("_")[1].removesuffix("best.pth")),
         )
         if not ready:
-            raise UserError(f"{directory}: there is no average of the best epochs; train it (--stage train).")
+            raise UserError(f"{directory} has no average of the best epochs; train the model first (--stage train).")
         model.write_bytes(ready[-1].read_bytes())
         print(f"    {model}: {ready[-1].name}")
         return
@@ -165,6 +165,6 @@ def _average(options: RecipeOptions, directory: Path, model: Path) -> None:
     epochs = [epoch for epoch in wanted if (directory / f"{epoch}epoch.pth").exists()]
     save_weights(model, average(directory / f"{epoch}epoch.pth" for epoch in epochs))
     left_out = (
-        f" ({len(wanted) - len(epochs)} of the last {len(wanted)} were not kept)" if len(epochs) < len(wanted) else ""
+        f" ({len(wanted) - len(epochs)} of the last {len(wanted)} were not saved)" if len(epochs) < len(wanted) else ""
     )
     print(f"    {model}: mean of epochs {', '.join(map(str, epochs))}{left_out}")

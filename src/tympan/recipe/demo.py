@@ -1,4 +1,4 @@
-"""The demo corpus: an AISHELL-shaped miniature, synthesised on the user's machine and packed as AISHELL is."""
+"""The demo corpus: a small AISHELL-like corpus, synthesized on the user's machine and packed like AISHELL."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PATTERNS = (
 )
 
 RATE_HZ = 16_000
-NOISE_LEVEL = 6.0  # int16 steps: a quiet room, where espeak-ng gives digital silence
+NOISE_LEVEL = 6.0  # in int16 steps: a quiet room, because espeak-ng's pauses are digital silence
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Speaker:
 
 @dataclass(frozen=True)
 class Size:
-    """Speakers a set, and sentences a speaker."""
+    """Number of speakers per set, and of sentences per speaker."""
 
     train: int = 20
     dev: int = 4
@@ -79,13 +79,13 @@ VARIANTS = {
     "dev": ("m7", "f5"),
     "test": ("m5", "f4"),
 }
-"""espeak-ng's timbres. Dev and test speakers are not heard in training, as in AISHELL."""
+"""espeak-ng's voice variants. Dev and test speakers do not occur in training, as in AISHELL."""
 
 
 def sentences(count: int, *, seed: int) -> list[str]:
     """`count` different sentences, words separated by spaces as in AISHELL's transcript, patterns in turn.
 
-    Different means different characters: two segmentations of one sentence would be one sentence to a recogniser.
+    Sentences differ in their characters: two segmentations of one sentence are the same sentence for a recognizer.
     """
     order = random.Random(seed)
     pools = []
@@ -106,7 +106,7 @@ def sentences(count: int, *, seed: int) -> list[str]:
 
 
 def plan(size: Size, *, seed: int) -> list[Speaker]:
-    """Who says what: no sentence is in two sets, no speaker either."""
+    """Assign sentences to speakers. Sets share neither sentences nor speakers."""
     order = rng_for(seed, 0, "speakers", "demo")
     people = list(size.speakers())
     pool = iter(sentences(len(people) * size.sentences, seed=seed))
@@ -153,7 +153,7 @@ CONF = Path(__file__).parent / "conf"
 
 
 def prepare_demo(*, seed: int, nj: int) -> None:
-    """In the current directory: `archives/` with the corpus, and `conf/`. What is there already stays."""
+    """Write `archives/` with the corpus, and `conf/`, to the current directory. Existing files are kept."""
     for source in [*CONF.glob("demo/*.yaml"), *CONF.glob("*.conf"), CONF / "specaug.yaml"]:
         target = Path("conf", source.name)
         if not target.exists():
@@ -162,15 +162,15 @@ def prepare_demo(*, seed: int, nj: int) -> None:
     mark = ARCHIVES / "plan"
     wanted = digest_of([asdict(speaker) for speaker in plan(Size(), seed=seed)])
     if not (mark.is_file() and mark.read_text() == wanted):
-        print("synthesising a small AISHELL with espeak-ng", flush=True)
-        shutil.rmtree("downloads", ignore_errors=True)  # of another seed: stage -1 would find it unpacked
+        print("synthesizing a small AISHELL-like corpus with espeak-ng", flush=True)
+        shutil.rmtree("downloads", ignore_errors=True)  # from another seed: stage -1 would take it for this corpus
         make_archives(ARCHIVES, seed=seed, nj=nj)
         with atomic_write(mark) as stream:
             stream.write(wanted)
 
 
 def recipe_options(*, nj: int, ngpu: int) -> RecipeOptions:
-    """AISHELL's recipe from stage -1, with the demo's small configurations."""
+    """The AISHELL recipe from stage -1, with the demo's small configurations."""
     return RecipeOptions(
         corpus="aishell",
         stage="-1",
@@ -188,7 +188,7 @@ def _repeats_a_person(words: tuple[str, ...]) -> bool:
 
 
 def _in_fresh_process(function: Callable[..., bytes], *arguments: object) -> bytes:
-    """The library repeats itself only in a fresh process (see Synthesizer)."""
+    """Run in a new process: only there is the library's output reproducible (see Synthesizer)."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
         return process.submit(function, *arguments).result()
 
@@ -217,12 +217,12 @@ def _wav(spoken: np.ndarray, rate: int, utterance: str, seed: int) -> bytes:
 def _lexicon(speakers: Iterable[Speaker]) -> str:
     synthesizer = Synthesizer()
     words = sorted({word for speaker in speakers for said in speaker.sentences for word in said.split()})
-    synthesizer.say(words[0], Voice("cmn", 175, 50))  # chooses the language
+    synthesizer.say(words[0], Voice("cmn", 175, 50))  # selects the language
     return "".join(f"{word} {synthesizer.phonemes(word)}\n" for word in words)
 
 
 def _tar(files: Iterable[tuple[str, bytes]]) -> bytes:
-    """A gzipped tar whose bytes depend on its files alone (no dates, no owners)."""
+    """Write a gzipped tar whose bytes depend only on its files (no dates, no owners)."""
     content = io.BytesIO()
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=content, compresslevel=3, mtime=0) as compressed,

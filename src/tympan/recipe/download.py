@@ -1,4 +1,4 @@
-"""Fetching an archive: http(s) or file://, continued where it broke off, checked against the size the source gives."""
+"""Download an archive by http(s) or file://. Interrupted downloads continue, and the final size is checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True)
 class Source:
-    """What a server or file says about itself: `version` (ETag or date) tells two files of one size apart."""
+    """A file to download. `version` (ETag or date) distinguishes two files of the same size."""
 
     url: str
     size: int | None
@@ -36,7 +36,7 @@ class Source:
 
 
 def join_url(base: str, name: str) -> str:
-    """`www.openslr.org/resources/33` (the recipe writes no scheme), an address, or a directory; and `data.tgz`."""
+    """Join a base such as `www.openslr.org/resources/33` (scheme optional; also a directory) and `data.tgz`."""
     if base.startswith(("/", "./", "../", "~")) or ("://" not in base and Path(base).is_dir()):
         base = Path(base).expanduser().resolve().as_uri()
     if "://" not in base:
@@ -52,22 +52,22 @@ def fetch(
     wait_s: Callable[[int], float] = lambda attempt: min(2.0**attempt, 30.0),
     progress: bool = True,
 ) -> Path:
-    """Download `url` to `target`, which appears only when it is whole. Calling again continues a broken download.
+    """Download `url` to `target`, which appears only when it is complete. Calling again continues the download.
 
-    A connection that breaks off is taken up again by itself; `tries` attempts in a row without a new byte give up.
+    A lost connection is retried automatically, up to `tries` attempts in a row without a new byte.
     """
     part = target.with_name(target.name + ".part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"--data: the directory {target.parent} can't be made ({error.strerror}). Give --data another place."
+            f"--data: cannot create the directory {target.parent} ({error.strerror}). Use another directory for --data."
         ) from error
     try:
         source = _ask(url)
     except UserError:
         if target.is_file():
-            return target  # nobody to ask: extraction will notice a file that is cut short
+            return target  # the size is unknown: unpacking will detect a truncated file
         raise
     if target.is_file():
         if source.size is None or target.stat().st_size == source.size:
@@ -75,9 +75,9 @@ def fetch(
         if target.stat().st_size > source.size:
             raise UserError(
                 f"{target} has {target.stat().st_size:,} bytes, but {url} has {source.size:,}: "
-                "another file of this name. Move it away, or give --data another directory."
+                "it is a different file with this name. Move it away, or use another directory for --data."
             )
-        os.replace(target, part)  # another tool's half of a download
+        os.replace(target, part)  # an incomplete download by another tool
         _remember(part, source)
     _forget_other_version(part, source)
     _require_space(part, source)
@@ -95,13 +95,15 @@ def fetch(
                 attempt = 0 if _size(part) > before else attempt + 1
                 if attempt >= tries:
                     raise UserError(
-                        f"{url} broke off {tries} times ({error or type(error).__name__}); "
+                        f"{url}: the download was interrupted {tries} times ({error or type(error).__name__}); "
                         f"{_size(part):,} of {source.size or 0:,} bytes are in {part}. "
                         "Run the same command again to continue."
                     ) from error
                 time.sleep(wait_s(attempt))
     if source.size is not None and _size(part) != source.size:
-        raise UserError(f"{part} has {_size(part):,} bytes, {url} promised {source.size:,}: remove it and run again.")
+        raise UserError(
+            f"{part} has {_size(part):,} bytes, but {url} has {source.size:,}: remove it and run the command again."
+        )
     os.replace(part, target)
     _notes(part).unlink(missing_ok=True)
     return target
@@ -112,11 +114,11 @@ def _ask(url: str) -> Source:
     if scheme == "file":
         path = local_path(url)
         if not path.is_file():
-            raise UserError(f"{url}: there is no such file. --data_url names the directory that holds the archives.")
+            raise UserError(f"{url}: no such file. --data_url must be the URL or directory that contains the archives.")
         status = path.stat()
         return Source(url, status.st_size, f"mtime {status.st_mtime_ns}")
     if scheme not in ("http", "https"):
-        raise UserError(f"{url}: '{scheme}' is not a kind of address that can be downloaded; http, https and file are.")
+        raise UserError(f"{url}: cannot download from '{scheme}'; allowed: http, https, file.")
     try:
         with _open(url, method="HEAD") as answer:
             size = answer.headers.get("Content-Length")
@@ -125,11 +127,11 @@ def _ask(url: str) -> Source:
     except urllib.error.HTTPError as error:
         if error.code in (403, 405, 501):
             return Source(url, None, "")  # no HEAD here: the size comes with the body
-        raise UserError(f"{url}: the server answers {error.code} {error.reason}. Is --data_url right?") from error
+        raise UserError(f"{url}: the server returned {error.code} {error.reason}. Check --data_url.") from error
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UserError(
-            f"{url}: no answer ({reason}). Check the network, or put the archives into a directory and give "
+            f"{url}: no response ({reason}). Check the network, or put the archives into a directory and pass "
             "it as --data_url file:///that/directory."
         ) from error
 
@@ -160,11 +162,11 @@ def _continue(source: Source, part: Path, bar: tqdm[NoReturn]) -> None:
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
-        part.unlink()  # the half we have does not fit the server's file
+        part.unlink()  # the partial file does not match the server's file
         bar.reset(total=source.size)
         raise ConnectionError("the file on the server changed") from error
     with answer:
-        if start and answer.status != 206:  # the server can't continue, or the file is a new one
+        if start and answer.status != 206:  # the server can't resume, or the file has changed
             part.unlink()
             bar.reset(total=source.size)
         promised = answer.headers.get("Content-Length")
@@ -184,14 +186,14 @@ def _append(stream: BinaryIO, part: Path, bar: tqdm[NoReturn]) -> int:
 
 
 def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    # read1 hands over what has arrived, so that what came before a break is kept.
+    # read1 returns what has arrived so far, so that data received before an interruption is kept.
     read = getattr(stream, "read1", stream.read)
     while chunk := read(CHUNK):
         yield chunk
 
 
 def local_path(url: str) -> Path:
-    """The path that a file:// address means."""
+    """The path of a file:// URL."""
     return Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
 
 
@@ -209,7 +211,7 @@ def _remember(part: Path, source: Source) -> None:
 
 
 def _forget_other_version(part: Path, source: Source) -> None:
-    """Two versions of a file must not be joined: a half whose notes do not fit the source is dropped."""
+    """Remove a partial download of another version of the file, so that two versions are never joined."""
     if not part.exists():
         return
     try:
@@ -226,21 +228,22 @@ def _require_space(part: Path, source: Source) -> None:
     free = shutil.disk_usage(part.parent).free
     if missing > free:
         raise UserError(
-            f"{part.parent}: {in_bytes(missing)} are still to come and {in_bytes(free)} are free. "
-            "Make room, or give --data a directory on a larger disk; what is here already is kept."
+            f"{part.parent}: {in_bytes(missing)} must still be downloaded, but only {in_bytes(free)} is free. "
+            "Free some space, or set --data to a directory on a larger disk; the partial download is kept."
         )
 
 
 def _raise_if_local(error: BaseException, part: Path) -> None:
-    """A full or forbidden disk does not get better by asking the server again."""
+    """UserError for failures that a retry can't fix: a full or write-protected disk, a client error."""
     code = getattr(error, "errno", None)
     if isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code not in (408, 416, 429):
-        raise UserError(f"{error.url}: the server answers {error.code} {error.reason}.") from error
+        raise UserError(f"{error.url}: the server returned {error.code} {error.reason}.") from error
     if code in (errno.ENOSPC, errno.EDQUOT):
         raise UserError(
-            f"{part.parent}: the disk is full after {_size(part):,} bytes. Make room and run again: it continues."
+            f"{part.parent}: the disk is full after {_size(part):,} bytes. Free some space and run the command "
+            "again to continue."
         ) from error
     if code in (errno.EACCES, errno.EROFS, errno.EPERM):
         raise UserError(
-            f"{part.parent}: cannot write here ({os.strerror(code)}). Give --data another place."
+            f"{part.parent}: cannot write to this directory ({os.strerror(code)}). Use another directory for --data."
         ) from error

@@ -1,4 +1,4 @@
-"""Running stages so that repeating is safe: done stays done, changes are redone, half-done is never taken for done."""
+"""Run stages so that they can safely be repeated: skip finished steps, redo changed and incomplete ones."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Verdict:
 
 
 class Record(TypedDict, total=False):
-    """What is kept about a step, as JSON. A step that was started has only the first three."""
+    """What is stored about a step, as JSON. A step that was started but not finished has only the first three."""
 
     state: Literal["started", "done"]
     identity: str
@@ -54,7 +54,7 @@ class Record(TypedDict, total=False):
 
 
 class Engine:
-    """Runs the stages of one working directory; what it knows is in `home` (`.tympan/`), one file a step."""
+    """Runs the stages of one working directory. Its records are in `home` (`.tympan/`), one file per step."""
 
     def __init__(self, home: Path, *, say: Callable[[str], None] = print) -> None:
         self.home = home
@@ -62,14 +62,14 @@ class Engine:
         self._say = say
 
     def run(self, stages: Sequence[Stage], start: int, stop: int, *, force: bool = False) -> None:
-        """Run stages `start` to `stop` in order; only what is not done already, unless `force`."""
+        """Run stages `start` to `stop` in order. Finished steps are skipped, unless `force`."""
         with self._lock():
             for stage in stages:
                 if start <= stage.number <= stop:
                     self._run_stage(stage, force=force)
 
     def judge(self, step: Step) -> Verdict:
-        """Compare what the step's record says with what is on disk now."""
+        """Compare the step's record with the files on disk."""
         reason = step.found()
         if reason is not None:
             return Verdict("found", reason)
@@ -77,18 +77,18 @@ class Engine:
         if record is None:
             return Verdict("to do")
         if record["state"] == "started":
-            return Verdict("interrupted", "an earlier run broke off here")
+            return Verdict("interrupted", "an earlier run stopped here")
         verdict = partial(Verdict, seconds=record["seconds"], bytes=record["bytes"])
         if record["settings"] != digest_of(step.settings):
             return verdict("outdated", "its settings changed")
         changed = self._differences((*step.needs, *step.labels), record["needs"]) or self._other_audio(step, record)
         if changed:
-            return verdict("outdated", f"{changed[0]} changed since")
+            return verdict("outdated", f"{changed[0]} has changed")
         if record["makes"].keys() != set(map(str, step.makes)):
-            return verdict("outdated", "it makes other files now")
+            return verdict("outdated", "its output files changed")
         changed = self._differences(step.makes, record["makes"])
         if changed:
-            return verdict("changed", f"{changed[0]} is not what this step wrote")
+            return verdict("changed", f"{changed[0]} was modified after this step wrote it")
         return verdict("done")
 
     def _run_stage(self, stage: Stage, *, force: bool) -> None:
@@ -96,7 +96,7 @@ class Engine:
         for step in stage.steps():
             verdict = Verdict("to do") if force else self.judge(step)
             if verdict.is_done:
-                self._say(f"  {step.name}: {verdict.reason or 'done already'}")
+                self._say(f"  {step.name}: {verdict.reason or 'already done'}")
                 continue
             because = f" ({verdict.state}: {verdict.reason})" if verdict.reason else ""
             self._say(f"  {step.name} ...{because}")
@@ -108,9 +108,9 @@ class Engine:
     def _run_step(self, stage: Stage, step: Step, *, force: bool) -> float:
         for path in (*step.needs, *step.labels):
             if not path.exists():
-                earlier = f"Run the stages before it first (--stage -1, or an earlier one than {stage.number})."
+                earlier = f"Run the earlier stages first (--stage -1, or any stage before {stage.number})."
                 raise UserError(
-                    f"stage {stage.number} ({stage.name}), step '{step.name}' needs {path}, which is not there. "
+                    f"stage {stage.number} ({stage.name}), step '{step.name}' needs {path}, which does not exist. "
                     f"{step.remedy or earlier}"
                 )
         needs = {str(path): self.fingerprints.of(path) for path in (*step.needs, *step.labels)}
@@ -125,14 +125,15 @@ class Engine:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
                     f"stage {stage.number}, step '{step.name}': the disk is full "
-                    f"({error.filename or step.output_dir or Path.cwd()}). Make room and run the same command again: "
-                    "what is done stays done. --check tells how much each stage needs."
+                    f"({error.filename or step.output_dir or Path.cwd()}). Free some space and run the same "
+                    "command again: "
+                    "finished steps are skipped. --check shows how much space each stage needs."
                 ) from error
             raise
         seconds = time.monotonic() - began
         missing = [path for path in step.makes if not path.exists()]
         if missing:
-            raise RuntimeError(f"step '{step.name}' ended without making {missing[0]}")
+            raise RuntimeError(f"step '{step.name}' finished without creating {missing[0]}")
         self._write(
             step,
             {
@@ -150,7 +151,7 @@ class Engine:
         return seconds
 
     def _make_room(self, step: Step, identity: str, *, force: bool) -> None:
-        """Output of other data or another model must not be continued: it is moved aside, never deleted."""
+        """Move output of other data or another model aside. It must not be continued, and is never deleted."""
         if step.continues is None or step.output_dir is None or not step.output_dir.exists():
             return
         record = self._record(step)
@@ -161,10 +162,10 @@ class Engine:
         while (aside := step.output_dir.with_name(f"{step.output_dir.name}.old{number}")).exists():
             number += 1
         os.rename(step.output_dir, aside)
-        self._say(f"  {step.output_dir} belongs to other data or settings: kept as {aside}")
+        self._say(f"  {step.output_dir} belongs to other data or settings: moved to {aside}")
 
     def _keep_changed(self, step: Step) -> None:
-        """Somebody may have edited what will be written anew: a copy stays, unless it is data by its size."""
+        """Keep a copy of files that the user edited and this step will overwrite, unless they are large."""
         record = self._record(step)
         assert record is not None
         for name in self._differences(step.makes, record["makes"]):
@@ -173,10 +174,12 @@ class Engine:
                 copy = self.home / "changed" / name.lstrip("/")
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(path, copy)
-                self._say(f"    the changed {path} is kept as {copy}; start at a later --stage to go on with it")
+                self._say(
+                    f"    the modified {path} is kept as {copy}; start at a later --stage to continue with your version"
+                )
 
     def _other_audio(self, step: Step, record: Record) -> list[str]:
-        """Tables whose recordings are not the ones that the record speaks of."""
+        """Tables whose recordings differ from those in the record."""
         recorded = record.get("audio", {})
         return [
             f"audio of {table}"
@@ -205,7 +208,7 @@ class Engine:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Two runs in one directory would write the same files. The system frees the lock of a run that died."""
+        """Lock the directory: two runs would write the same files. The system frees the lock of a run that died."""
         self.home.mkdir(parents=True, exist_ok=True)
         with (self.home / "lock").open("a+") as stream:
             try:
@@ -214,7 +217,7 @@ class Engine:
                 stream.seek(0)
                 raise UserError(
                     f"another run (process {stream.read().strip() or '?'}) is working in {self.home.parent.resolve()}. "
-                    "Wait for it, or stop it."
+                    "Wait until it finishes, or stop it."
                 ) from error
             stream.truncate(0)
             stream.write(str(os.getpid()))
@@ -223,7 +226,7 @@ class Engine:
 
 
 def status_table(engine: Engine, stages: Sequence[Stage]) -> str:
-    """Every step of every stage with its state, time and size."""
+    """A table of every step of every stage with its state, time and size."""
     rows = [("stage", "name", "step", "state", "time", "size")]
     for stage in stages:
         for step in stage.steps():

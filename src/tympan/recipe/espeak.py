@@ -1,4 +1,4 @@
-"""Speech from the espeak-ng library through PyPI's `espeakng-loader` (GPL: an extra, used to make data only)."""
+"""Speech synthesis with espeak-ng from PyPI's `espeakng-loader` (GPL: an optional extra, only used to make data)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 @dataclass(frozen=True)
 class Voice:
-    """A speaker: espeak-ng's voice with its variant (`cmn+f2`), words a minute, and pitch from 0 to 99."""
+    """A speaker: espeak-ng's voice with its variant (`cmn+f2`), words per minute, and pitch from 0 to 99."""
 
     name: str
     rate: int
@@ -28,16 +28,16 @@ class Voice:
 
 
 class Synthesizer:
-    """One library, one voice at a time. Not for two threads.
+    """One library with one voice at a time. Not thread-safe.
 
-    The library's noise depends on what it said before, in the whole process: the same samples come again only from
-    a fresh process that says the same things in the same order.
+    The library's noise depends on everything it said before in this process. The output is reproducible only in a
+    new process that says the same texts in the same order.
     """
 
     def __init__(self, seed: int = 0) -> None:
         self._library = _load()
         self._chunks: list[np.ndarray] = []
-        self._callback = _CALLBACK(self._receive)  # kept: the library holds only its address
+        self._callback = _CALLBACK(self._receive)  # keep a reference: the library holds only its address
         self._library.espeak_SetSynthCallback(self._callback)
         self._library.espeak_ng_SetRandSeed(ctypes.c_long(seed))
 
@@ -46,7 +46,7 @@ class Synthesizer:
         return self._rate_hz
 
     def say(self, text: str, voice: Voice) -> np.ndarray:
-        """The text spoken, int16 (time,) at `rate`."""
+        """Speak the text: int16 (time,) at `rate`."""
         if self._library.espeak_SetVoiceByName(voice.name.encode()) != 0:
             raise UserError(f"espeak-ng has no voice '{voice.name}'.")
         self._library.espeak_SetParameter(_RATE, voice.rate, 0)
@@ -58,11 +58,11 @@ class Synthesizer:
         )
         self._library.espeak_Synchronize()
         if not self._chunks:
-            raise UserError(f"espeak-ng said nothing for '{text}' with voice '{voice.name}'.")
+            raise UserError(f"espeak-ng produced no audio for '{text}' with voice '{voice.name}'.")
         return np.concatenate(self._chunks)
 
     def phonemes(self, text: str) -> str:
-        """espeak-ng's phoneme names of a text, in the current voice's language."""
+        """espeak-ng's phonemes of a text, in the language of the current voice."""
         pointer = ctypes.pointer(ctypes.c_char_p(text.encode("utf-8")))
         found = self._library.espeak_TextToPhonemes(pointer, _CHARS_UTF8, 0)
         return found.decode("ascii", "replace").strip() if found else ""
@@ -80,12 +80,15 @@ def _load() -> ctypes.CDLL:
         import espeakng_loader
     except ImportError as error:
         raise UserError(
-            "the demo's speech comes from the espeak-ng library, which is not installed: pip install 'tympan[demo]'"
+            "the demo needs the espeak-ng library for speech synthesis, which is not installed: pip install "
+            "'tympan[demo]'"
         ) from error
     library = ctypes.CDLL(espeakng_loader.get_library_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     home = Path(espeakng_loader.get_data_path()).parent
     rate = library.espeak_Initialize(_SYNCHRONOUS, 0, str(home).encode(), _DONT_EXIT)
     if rate != Synthesizer._rate_hz:
-        raise UserError(f"espeak-ng did not start (answer {rate}) with its data in {home}: reinstall espeakng-loader.")
+        raise UserError(
+            f"espeak-ng could not be initialized (code {rate}) with its data in {home}: reinstall espeakng-loader."
+        )
     return library

@@ -1,4 +1,4 @@
-"""What the stages will take: disk and time from the corpus's hours and a few seconds of the real work here."""
+"""Estimate the time and disk space of the stages, from the size of the corpus and a short measurement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tympan.decode.options import DecodeOptions
 
 DISK_BYTES_PER_SECOND = 200e6
-"""Reading and writing once; a slow disk has less."""
+"""Reading and writing once; a slow disk is below this."""
 UTTERANCES_PER_SECOND = 10_000
 """Of stage 2."""
 NGRAM_TOKENS_PER_SECOND = 700_000
@@ -51,7 +51,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Amounts:
-    """Seconds and tokens of what is to come. `changed_s` is of copies at other speeds that are written."""
+    """Seconds and tokens to be processed. `changed_s` counts copies at other speeds that are written."""
 
     all_s: float
     train_s: float
@@ -59,15 +59,17 @@ class _Amounts:
     changed_s: float
     lm_tokens: float
     utterances: float
-    """In `all_s` and `changed_s`."""
+    """Duration of the training set as counted in `all_s` and `changed_s`."""
 
 
 def estimate(recipe: Recipe, search: DecodeOptions) -> Estimate:
-    """Takes some seconds: features, training steps and a search are run on noise and timed. `search` decodes."""
+    """Time features, training steps and the `search` on noise, which takes some seconds."""
     options, corpus = recipe.options, recipe.corpus
     hours, origin = corpus_hours(options, corpus)
     if not hours:
-        return Estimate([], 0, ["the length of the data is not known before stage 0: no estimate of time and disk"])
+        return Estimate(
+            [], 0, ["the duration of the data is not known before stage 0: no estimate of time and disk space"]
+        )
     amounts = _amounts(recipe, hours)
     asr = parse_quietly(AsrTrainConfig, asr_arguments(recipe), "asr_train")
     lm = parse_quietly(LmTrainConfig, lm_arguments(recipe), "lm_train") if options.lm_config else None
@@ -101,18 +103,19 @@ def _amounts(recipe: Recipe, hours: Mapping[str, float]) -> _Amounts:
 def _notes(recipe: Recipe, origin: str, amounts: _Amounts, probe: Probe, memory: int) -> list[str]:
     train_s = amounts.train_s
     length = in_words(train_s) if train_s < 3600 else f"{train_s / 3600:.1f} hours"
-    where = "on this machine" if not recipe.options.ngpu else "on one accelerator, divided by --ngpu"
+    where = "on this machine" if not recipe.options.ngpu else "on one accelerator (divided by --ngpu below)"
     return [
-        f"{length} of training data ({origin}), {recipe.features.copies:.2f} times with its copies",
-        f"{probe.parameters:,} parameters; {1000 * probe.training_s:.1f} ms to learn a second of speech {where}, "
-        f"{1000 * probe.decoding_s:.0f} ms to decode one on a core",
+        f"{length} of training data ({origin}), times {recipe.features.copies:.2f} with speed perturbation",
+        f"{probe.parameters:,} parameters; {1000 * probe.training_s:.1f} ms to train on one second of speech {where}, "
+        f"{1000 * probe.decoding_s:.0f} ms to decode it on one CPU core",
         f"the largest batch needs about {in_bytes(memory)} of memory",
-        "times are estimates, measured just now on noise, for all epochs; of stage -1 unpacking, not the network",
+        "times are estimates for all epochs, measured on random input; stage -1 includes unpacking, but not the "
+        "download",
     ]
 
 
 def _download(corpus: Corpus, hours: Mapping[str, float], amounts: _Amounts) -> StageEstimate:
-    """Unpacking: the speed of the network is not known."""
+    """Time to unpack. The download is not included: the speed of the network is unknown."""
     if not corpus.archives:
         return StageEstimate(-1, "download", 0.0, 0)
     published = sum(corpus.hours.values())
@@ -159,14 +162,14 @@ def _training(options: RecipeOptions, asr: AsrTrainConfig, amounts: _Amounts, pr
 
 
 def _experiment_bytes(config: TrainConfig, parameters: int) -> int:
-    """Models that stay, averages of them, and two checkpoints with the optimiser's two values for each weight."""
+    """Saved models, their averages, and two checkpoints with the optimizer's two values per weight."""
     kept = max(config.keep_nbest_models) * len(config.best_model_criterion) + config.keep_last_models
     models = min(kept, config.max_epoch) + len(config.best_model_criterion) + 2
     return 4 * parameters * (models + 2 * 3)
 
 
 def corpus_hours(options: RecipeOptions, corpus: Corpus) -> tuple[Mapping[str, float], str]:
-    """Hours by set: counted if stage 0 is done, else as published, scaled to the archive's size."""
+    """Hours by set: counted if stage 0 is done, else as published, scaled to the size of the archive."""
     counted = {name: _hours(DATA / name) for name in (corpus.train, *corpus.decoded()) if (DATA / name).is_dir()}
     if counted.get(corpus.train):
         return counted, "counted"
@@ -182,7 +185,7 @@ def corpus_hours(options: RecipeOptions, corpus: Corpus) -> tuple[Mapping[str, f
 
 
 def _largest_batch_s(config: AsrTrainConfig, recipe: Recipe) -> float:
-    """Seconds of speech, padding too, that the largest batch may hold on one device."""
+    """Seconds of speech, including padding, in the largest batch on one device."""
     steps_per_second = recipe.features.steps_per_second
     if config.batch_type in ("numel", "length", "bucket"):
         dim = 1 if config.batch_type == "length" else recipe.features.step_dim
@@ -193,7 +196,7 @@ def _largest_batch_s(config: AsrTrainConfig, recipe: Recipe) -> float:
 
 
 def _lm_tokens(recipe: Recipe, train_s: float) -> float:
-    """Tokens of the LM's text: counted in a sample if it is there, else from the duration."""
+    """Number of tokens in the LM text: from a sample of the text if it exists, else from the duration."""
     text = DATA / recipe.corpus.train / "text"
     if not text.is_file() or not recipe.tokens.is_ready:
         return train_s * recipe.corpus.tokens_per_second
@@ -203,7 +206,7 @@ def _lm_tokens(recipe: Recipe, train_s: float) -> float:
 
 
 def _token_list(tokens: Tokens, corpus: Corpus) -> list[str]:
-    """The tokens, or as many made-up ones as are expected."""
+    """The tokens, or placeholders in the expected number."""
     if tokens.token_list.is_file():
         return tokens.token_list.read_text(encoding="utf-8").split("\n")[:-1]
     made_up = (f"token{number}" for number in range(tokens.expected_size(corpus) - 3))
@@ -211,7 +214,7 @@ def _token_list(tokens: Tokens, corpus: Corpus) -> list[str]:
 
 
 def _hours(directory: Path) -> float:
-    """From the headers of a sample of the recordings: a whole corpus would take minutes."""
+    """Duration from the headers of a sample of the recordings: reading all of them would take minutes."""
     from tympan.data.audio import audio_info
     from tympan.data.kaldi_dir import DataDir
 

@@ -1,4 +1,4 @@
-"""Unpacking strangers' archives: nothing lands outside the target, and half an archive is never taken for whole."""
+"""Unpack untrusted archives: nothing is written outside the target, and a partial archive never looks complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tympan.runtime.executor import map_jobs
 
 
 def extract(archive: Path, target: Path) -> list[Path]:
-    """Unpack a tar archive into `target`; returns what appeared at its top level.
+    """Unpack a tar archive into `target`; return the new paths at its top level.
 
     Members go to a scratch directory beside their place and are moved when the archive was read to its end, so an
     interruption costs the work on this archive and nothing else. Existing directories are merged, files replaced.
@@ -35,12 +35,12 @@ def extract(archive: Path, target: Path) -> list[Path]:
 
 
 def scratch_of(archive: Path, target: Path) -> Path:
-    """Where members are until the archive was read and moved to its end: a sign of a broken-off extraction."""
+    """Holds members until the whole archive is read and moved. If it exists, an extraction was interrupted."""
     return target / f".extracting-{archive.name}"
 
 
 def extract_nested(directory: Path, *, nj: int) -> int:
-    """Unpack every `*.tar.gz` in `directory` beside itself (AISHELL: one a speaker); each goes away when it is done."""
+    """Unpack every `*.tar.gz` in `directory` in place (AISHELL: one per speaker) and delete it afterwards."""
     archives = sorted(directory.glob("*.tar.gz"))
     for _ in map_jobs(partial(_extract_and_remove, directory), archives, nj=nj, description="speakers"):
         pass
@@ -57,7 +57,7 @@ def _unpack(archive: Path, scratch: Path) -> None:
         with tarfile.open(archive, "r:*") as tar:
             for member in tar:
                 _unpack_member(tar, member, scratch, archive)
-            # tar stops at its own end mark; gzip's checksum comes behind it.
+            # tar stops at its own end marker; gzip's checksum follows it.
             while tar.fileobj is not None and tar.fileobj.read(1 << 20):
                 pass
     except (EOFError, zlib.error) as error:
@@ -69,7 +69,8 @@ def _unpack(archive: Path, scratch: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"{scratch.parent}: the disk is full while unpacking {archive.name}. Make room and run again."
+                f"{scratch.parent}: the disk is full while unpacking {archive.name}. Free some space and run the "
+                "command again."
             ) from error
         if error.errno is None:  # gzip.BadGzipFile
             raise UserError(_damaged(archive, str(error))) from error
@@ -79,7 +80,7 @@ def _unpack(archive: Path, scratch: Path) -> None:
 def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path, archive: Path) -> None:
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts or "\\" in member.name or (name.parts and ":" in name.parts[0]):
-        raise UserError(f"{archive}: member '{member.name}' points outside the archive; nothing of it was kept.")
+        raise UserError(f"{archive}: member '{member.name}' points outside the target directory; nothing was unpacked.")
     place = scratch.joinpath(*name.parts)
     if member.isdir():
         place.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,8 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path,
     else:
         kind = "a link" if member.issym() or member.islnk() else "a device or pipe"
         raise UserError(
-            f"{archive}: member '{member.name}' is {kind}; a corpus has files and directories only. Nothing was kept."
+            f"{archive}: member '{member.name}' is {kind}; only files and directories are allowed. Nothing was "
+            "unpacked."
         )
 
 
@@ -102,16 +104,17 @@ def _move(source: Path, place: Path) -> None:
     if not source.is_dir():
         if place.is_dir():
             raise UserError(
-                f"{place} is a directory, and the archive has a file of that name. Move it away and run again."
+                f"{place} is a directory, but the archive has a file with that name. Move it away and run the "
+                "command again."
             )
         os.replace(source, place)
         return
     try:
-        os.rename(source, place)  # in one stroke where nothing is there yet
+        os.rename(source, place)  # atomic if nothing is there yet
     except OSError as error:
         if not place.is_dir():
             raise UserError(
-                f"{place} is in the way of a directory ({error.strerror}). Move it away and run again."
+                f"{place} blocks a directory of the archive ({error.strerror}). Move it away and run the command again."
             ) from error
         for child in sorted(source.iterdir()):
             _move(child, place / child.name)
@@ -119,6 +122,6 @@ def _move(source: Path, place: Path) -> None:
 
 def _damaged(archive: Path, how: str) -> str:
     return (
-        f"{archive} ({archive.stat().st_size:,} bytes) is damaged or cut short: {how}. "
-        "Remove it and run stage -1 again to fetch it anew."
+        f"{archive} ({archive.stat().st_size:,} bytes) is damaged or truncated: {how}. "
+        "Remove it and run stage -1 again to download it again."
     )

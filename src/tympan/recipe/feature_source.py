@@ -1,4 +1,4 @@
-"""Where the model's input comes from, and what the stages ask of it: stored features, or audio."""
+"""The source of the model's input, as the stages see it: stored features, or audio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class FeatureSource(Protocol):
-    """Names are those of sets under `data/`. The training set is the one that `train_set` names."""
+    """Names are names of sets under `data/`. The training set is `train_set`."""
 
     def train_set(self, plain: str) -> str:
         """The set to train on, made from the corpus's `plain` one."""
@@ -57,22 +57,22 @@ class FeatureSource(Protocol):
         ...
 
     def recordings(self, names: Sequence[str]) -> list[Path]:
-        """Tables of those recordings that training and decoding read themselves."""
+        """Tables of the recordings that training and decoding read directly."""
         ...
 
     @property
     def copies(self) -> float:
-        """Duration of the stored training set, in that of the plain one."""
+        """Duration of the stored training set, relative to the unperturbed one."""
         ...
 
     @property
     def steps_per_second(self) -> int:
-        """Length of a second in the unit of `fold_length` and `batch_bins`."""
+        """Length of one second in the unit of `fold_length` and `batch_bins`."""
         ...
 
     @property
     def step_dim(self) -> int:
-        """Numbers in one such step."""
+        """Number of values in one such step."""
         ...
 
     def disk_bytes(self, seconds: float, *, changed_s: float) -> float:

@@ -1,4 +1,4 @@
-"""What a file or directory holds, as one short digest; read again only when its size or date changed."""
+"""Digest of the content of a file or directory; files are read again only if their size or date changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MISSING = "missing"
 
 
 def digest_of(value: object) -> str:
-    """Digest of settings: anything JSON can write; paths as text, mappings in any order."""
+    """Digest of settings: any JSON value; paths as text, mappings in any order."""
     text = json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
 
@@ -32,7 +32,7 @@ class Fingerprints:
         try:
             self._known = json.loads(cache.read_text(encoding="utf-8"))
         except (OSError, ValueError):
-            self._known = {}  # only costs time
+            self._known = {}  # only costs time: digests are computed again
 
     def of(self, path: Path) -> str:
         """The digest of a file's bytes, or of a directory's names and files; `missing` if there is nothing."""
@@ -41,7 +41,7 @@ class Fingerprints:
         return self._of_file(path)
 
     def of_recordings(self, table: Path) -> str:
-        """The digest of the audio that a wav.scp names: its files, or the programs that give it."""
+        """The digest of the audio listed in a wav.scp: its files, or the commands that produce it."""
         if not table.is_file():
             return MISSING
         sources = [source if is_pipe(source) else locate(source, table.parent) for source in read_table(table).values()]

@@ -1,4 +1,4 @@
-"""The options of `tympan recipe`, named and meant as in ESPnet1's run.sh, and where their files go."""
+"""The options of `tympan recipe`, with the names and meanings of ESPnet1's run.sh, and the paths they imply."""
 
 from __future__ import annotations
 
@@ -28,51 +28,81 @@ class RecipeOptions:
     corpus: str = argument(help="aishell, an4, custom (your own data directories), or package.module:NAME of a corpus of your own")  # fmt: skip  # noqa: E501
     stage: str = option("0", help="first stage, by number or name (-1 download, 0 data, 1 features, 2 dictionary, 3 lm, 4 train, 5 decode)", group=RUN)  # fmt: skip  # noqa: E501
     stop_stage: str = option("100", help="last stage, by number or name", group=RUN)
-    check: bool = option(False, help="look at machine and configuration, estimate, and stop (Tympan)", group=RUN)
-    force: bool = option(False, help="do the stages again even where they are done (Tympan)", group=RUN)
-    nj: int = option(0, help="processes for features and decoding; 0 is one a core", group=RUN)
-    verbose: int = option(0, help="2 or more shows debugging messages", group=RUN)
-    debugmode: int = option(1, help="0 lets cuDNN be non-deterministic, 2 looks for bad gradients", group=RUN)
-    backend: Literal["pytorch"] = option("pytorch", help="there is one", group=RUN)
+    check: bool = option(
+        False,
+        help="check the machine and the configuration, estimate time and disk space, and exit (Tympan)",
+        group=RUN,
+    )
+    force: bool = option(False, help="run the stages again even if they are done (Tympan)", group=RUN)
+    nj: int = option(0, help="number of processes for feature extraction and decoding; 0: one per CPU core", group=RUN)
+    verbose: int = option(0, help="verbosity; 2 or more prints debug messages", group=RUN)
+    debugmode: int = option(
+        1,
+        help="0: allow non-deterministic cuDNN algorithms; 1: deterministic; 2: also detect anomalous gradients",
+        group=RUN,
+    )
+    backend: Literal["pytorch"] = option(
+        "pytorch", help="accepted for compatibility with ESPnet1; always pytorch", group=RUN
+    )
 
-    data: str = option("downloads", help="directory of the archives and the unpacked corpus", group=DATA)
-    data_url: str = option("", help="where the archives are: http(s)://, file:// or a directory; empty is the corpus's own", group=DATA)  # fmt: skip  # noqa: E501
-    dumpdir: str = option("dump", help="directory of the normalised features", group=DATA)
-    do_delta: bool = option(False, help="add first and second differences to the features", group=DATA)
-    feats_type: Literal["fbank_pitch", "fbank", "raw"] = option("fbank_pitch", help="raw: features are made in the model (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
-    speeds: str = option("0.9 1.0 1.1", help="copies of the training data; '1.0' for none (Tympan)", group=DATA)
-    fbank_config: str = option("conf/fbank.conf", help="Kaldi options of fbank", group=DATA)
-    pitch_config: str = option("conf/pitch.conf", help="Kaldi options of pitch", group=DATA)
-    token_type: Literal["char", "bpe", "word", "phn"] = option("char", help="kind of tokens (Tympan)", group=DATA)
-    lexicon: str = option("conf/lexicon.txt", help="how words are said, WORD P1 P2 ... a line, for token_type phn (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
-    nbpe: int = option(30, help="tokens to make with token_type bpe (Tympan)", group=DATA)
+    data: str = option("downloads", help="directory for the archives and the unpacked corpus", group=DATA)
+    data_url: str = option("", help="source of the archives: http(s)://, file:// or a directory; empty: the official URL of the corpus", group=DATA)  # fmt: skip  # noqa: E501
+    dumpdir: str = option("dump", help="directory for the normalized features", group=DATA)
+    do_delta: bool = option(False, help="add delta and delta-delta features", group=DATA)
+    feats_type: Literal["fbank_pitch", "fbank", "raw"] = option("fbank_pitch", help="stored Kaldi features, or raw: the model computes features from audio (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
+    speeds: str = option(
+        "0.9 1.0 1.1",
+        help="speed perturbation factors of the training data; '1.0': no perturbation (Tympan)",
+        group=DATA,
+    )
+    fbank_config: str = option("conf/fbank.conf", help="Kaldi options for filterbank features", group=DATA)
+    pitch_config: str = option("conf/pitch.conf", help="Kaldi options for pitch features", group=DATA)
+    token_type: Literal["char", "bpe", "word", "phn"] = option(
+        "char", help="token type; phn: phones of a lexicon (Tympan)", group=DATA
+    )
+    lexicon: str = option("conf/lexicon.txt", help="pronunciation lexicon for token_type phn, WORD P1 P2 ... per line (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
+    nbpe: int = option(30, help="number of tokens for token_type bpe (Tympan)", group=DATA)
 
-    lm_config: str = option("conf/lm.yaml", help="of the neural LM; empty for none", group=LM)
-    lmtag: str = option("", help="name of the neural LM; empty takes lm_config's", group=LM)
-    lm_resume: str = option("", help="checkpoint to begin from; false begins anew", group=LM)
-    lm_args: str = option("", help="more options for lm_train (Tympan)", group=LM)
-    n_gram: int = option(4, help="order of the n-gram; 0 for none", group=LM)
-    ngramtag: str = option("", help="name of the n-gram; empty takes its order", group=LM)
+    lm_config: str = option(
+        "conf/lm.yaml", help="training configuration of the neural LM; empty: no neural LM", group=LM
+    )
+    lmtag: str = option("", help="name of the LM experiment; empty: name of lm_config", group=LM)
+    lm_resume: str = option(
+        "", help="LM checkpoint to start from; empty: continue an interrupted run; false: start from scratch", group=LM
+    )
+    lm_args: str = option("", help="additional options for lm_train (Tympan)", group=LM)
+    n_gram: int = option(4, help="order of the n-gram LM; 0: no n-gram LM", group=LM)
+    ngramtag: str = option("", help="name of the n-gram LM; empty: its order", group=LM)
 
-    train_config: str = option("conf/train.yaml", help="of the recogniser, ESPnet1's or ESPnet2's keys", group=ASR)
-    preprocess_config: str = option("", help="SpecAugment, such as conf/specaug.yaml", group=ASR)
-    tag: str = option("", help="name of the experiment; empty takes train_config's", group=ASR)
-    resume: str = option("", help="checkpoint to begin from; empty: where a run broke off; false: anew", group=ASR)
-    ngpu: int = option(1, help="accelerators for LM and ASR training; 0 is the CPU", group=ASR)
-    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(None, help="kind of device (Tympan)", group=ASR)
-    nproc: int = option(1, help="training processes without accelerators (Tympan)", group=ASR)
-    N: int = option(0, help="minibatches to an epoch, for debugging; 0 is all", group=ASR)
-    asr_args: str = option("", help="more options for asr_train (Tympan)", group=ASR)
+    train_config: str = option(
+        "conf/train.yaml", help="training configuration of the recognizer, with ESPnet1 or ESPnet2 keys", group=ASR
+    )
+    preprocess_config: str = option(
+        "", help="SpecAugment configuration, such as conf/specaug.yaml; empty: none", group=ASR
+    )
+    tag: str = option("", help="name of the experiment; empty: name of train_config", group=ASR)
+    resume: str = option(
+        "", help="checkpoint to start from; empty: continue an interrupted run; false: start from scratch", group=ASR
+    )
+    ngpu: int = option(1, help="number of accelerators for LM and ASR training; 0: train on the CPU", group=ASR)
+    device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
+        None, help="device type; null: detect (Tympan)", group=ASR
+    )
+    nproc: int = option(1, help="number of training processes on the CPU (Tympan)", group=ASR)
+    N: int = option(0, help="number of batches per epoch, for debugging; 0: all", group=ASR)
+    asr_args: str = option("", help="additional options for asr_train (Tympan)", group=ASR)
 
-    decode_config: str = option("conf/decode.yaml", help="of the search, ESPnet1's or ESPnet2's keys", group=DECODING)
-    n_average: int = option(10, help="epochs to average for decoding; 0 takes recog_model", group=DECODING)
-    average: Literal["last", "best"] = option("last", help="which epochs: the last, or the best by valid acc (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
-    recog_model: str = option("model.acc.best", help="model to decode with, if n_average is 0", group=DECODING)
-    inference_args: str = option("", help="more options for asr_inference (Tympan)", group=DECODING)
+    decode_config: str = option(
+        "conf/decode.yaml", help="decoding configuration, with ESPnet1 or ESPnet2 keys", group=DECODING
+    )
+    n_average: int = option(10, help="number of epochs to average for decoding; 0: use recog_model", group=DECODING)
+    average: Literal["last", "best"] = option("last", help="epochs to average: the last, or the best by validation accuracy (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
+    recog_model: str = option("model.acc.best", help="model to decode with if n_average is 0", group=DECODING)
+    inference_args: str = option("", help="additional options for asr_inference (Tympan)", group=DECODING)
 
     train_dir: str = option("", help="training data directory", group=OWN)
     dev_dir: str = option("", help="development data directory", group=OWN)
-    test_dir: list[str] = option([], help="data directories to decode besides; may be repeated", group=OWN)
+    test_dir: list[str] = option([], help="test data directory to decode; may be repeated", group=OWN)
 
     @property
     def jobs(self) -> int:
@@ -83,7 +113,7 @@ class RecipeOptions:
         return [float(speed) for speed in self.speeds.replace(",", " ").split()]
 
     def train_set(self, plain: str) -> str:
-        """The set that is trained on, made from the corpus's `plain` one."""
+        """The training set, made from the corpus's set `plain`."""
         from tympan.recipe.recipe import find_features
         from tympan.recipe.tokens import find_tokens
 
@@ -129,11 +159,11 @@ class RecipeOptions:
 
 
 def with_defaults(defaults: Mapping[str, object], *, corpus: str) -> type[RecipeOptions]:
-    """The options with a corpus's own defaults, so that `--help` shows them and anything typed wins."""
+    """The options with the corpus's defaults, so that `--help` shows them. Given options override them."""
     known = {item.name: item for item in dataclasses.fields(RecipeOptions)}
     unknown = [name for name in defaults if name not in known]
     if unknown:
-        raise UserError(f"corpus '{corpus}': `defaults` has '{unknown[0]}', which is no option of `tympan recipe`.")
+        raise UserError(f"corpus '{corpus}': `defaults` has '{unknown[0]}', which is not an option of `tympan recipe`.")
     types = typing.get_type_hints(RecipeOptions)
     changed = [
         (name, types[name], dataclasses.field(default=value, metadata=known[name].metadata))

@@ -1,4 +1,4 @@
-"""A few seconds of the real work on made-up data: how fast this machine trains, decodes and makes features."""
+"""Measure how fast this machine trains, decodes and computes features, in a few seconds on random data."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from tympan.models.speech_model import SpeechModel
 
 SAMPLE_S = 5.0
-"""Length of the utterances that are trained on and decoded."""
+"""Length of the utterances used for training and decoding."""
 LM_SENTENCE = 15
 LM_SENTENCES = 32
 WORDS = 1000
 PASSES = 3
-"""The first warms up, and a busy machine disturbs some."""
+"""Number of repetitions: the first is warm-up, and other load disturbs some."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured, for a second of speech unless it says otherwise."""
+    """The measurements, per second of speech unless stated otherwise."""
 
     parameters: int
     training_s: float
@@ -42,13 +42,13 @@ class Probe:
     features_s: float
     lm_parameters: int = 0
     lm_token_s: float = 0.0
-    """To learn one token."""
+    """To train the LM on one token."""
 
 
 def measure(
     recipe: Recipe, *, asr: AsrTrainConfig, lm: LmTrainConfig | None, search: DecodeOptions, tokens: Sequence[str]
 ) -> Probe:
-    """Train and decode models of these configurations on noise. `tokens` is the token list."""
+    """Train and decode models with these configurations on noise. `tokens` is the token list."""
     import torch
 
     from tympan.models.build import build_asr_model, build_lm
@@ -70,7 +70,7 @@ def measure(
     text = torch.randint(2, len(tokens) - 1, (LM_SENTENCES, LM_SENTENCE), device=device)
     sentences = {"text": text, "text_lengths": torch.full((LM_SENTENCES,), LM_SENTENCE, device=device)}
     lm_s = 0.0 if language_model is None else _time_updates(language_model, sentences, device)[0]
-    # As many tokens as so much speech has: an untrained model never ends.
+    # Limit the number of tokens to that of real speech: an untrained model does not predict the end.
     search = replace(search, maxlenratio=-text_length, minlenratio=0.0)
     return Probe(
         parameters=parameters,
@@ -84,7 +84,7 @@ def measure(
 
 
 def _time_updates(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], device: torch.device) -> tuple[float, int]:
-    """Seconds of a forward and backward pass, the best of some, and the bytes that it keeps between them."""
+    """Seconds of a forward and backward pass (the best of several), and the bytes kept between them."""
     import torch
 
     from tympan.runtime.device import synchronize
@@ -114,14 +114,14 @@ def _time_decoding(
     tokens: Sequence[str],
     batch: Mapping[str, torch.Tensor],
 ) -> float:
-    """Seconds of the real search on the CPU for one second of speech."""
+    """Seconds that the search takes on the CPU for one second of speech."""
     import torch
 
     from tympan.decode.search import Encoded, run_search
     from tympan.models.speech_model import SpeechModel
 
     if not isinstance(model, SpeechModel):
-        raise UserError("the model class of the training configuration can be trained but not decoded")
+        raise UserError("decoding is not supported for the model class of the training configuration")
     model.eval()
     search = _search(model, None if lm is None else lm.cpu().eval(), options, tokens)
     speech, lengths = batch["speech"].cpu(), batch["speech_lengths"].cpu()
@@ -134,7 +134,7 @@ def _time_decoding(
 
 
 def _search(model: SpeechModel, lm: LanguageModel | None, options: DecodeOptions, tokens: Sequence[str]) -> Search[Any]:
-    """The search of these options; for words, one over words of three phones."""
+    """The search of these options; for a lexicon search, over made-up words of three phones."""
     import torch
 
     from tympan.config.text import TextConfig

@@ -1,4 +1,4 @@
-"""`--feats_type raw`: the model computes its features from audio, and training changes the speed."""
+"""`--feats_type raw`: the model computes features from audio, and training perturbs the speed on the fly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLE_RATE_HZ = 16_000
 
 @dataclass(frozen=True)
 class RawAudio(FeatureSource):
-    """Audio as it is; its lengths and the mean of its features are collected once before training."""
+    """Audio as input. Its lengths and feature statistics are collected once before training."""
 
     options: RecipeOptions
     tokens: Tokens
@@ -112,7 +112,7 @@ class RawAudio(FeatureSource):
 
     @property
     def _written(self) -> Mapping[str, object]:
-        """What the training configuration itself says, before defaults."""
+        """The content of the training configuration, without defaults."""
         path = Path(self.options.train_config)
         if not path.is_file():
             raise UserError(f"--train_config: there is no file {path}.")
@@ -126,7 +126,7 @@ def _data_arguments(split: str, name: str) -> list[str]:
 
 
 def _sound(directory: Path) -> str:
-    """The audio of a data directory as commands take it: parts of recordings where there are segments."""
+    """The `path,name,type` of a data directory's audio: `segments` if there is such a file, else `sound`."""
     if (directory / "segments").exists():
         return f"{directory / 'segments'},speech,segments"
     return f"{directory / 'wav.scp'},speech,sound"

@@ -1,4 +1,4 @@
-"""A recipe is made of parts: the corpus, the tokens, the source of features, and the user's options."""
+"""A recipe: the corpus, the tokens, the source of features, and the user's options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tympan.recipe.tokens import Tokens, find_tokens
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parts, chosen once. Stages ask them; they do not ask which ones they are."""
+    """The parts of a recipe, chosen once. Stages call their methods instead of checking their types."""
 
     options: RecipeOptions
     corpus: Corpus
@@ -29,14 +29,14 @@ class Recipe:
 
     @classmethod
     def of(cls, options: RecipeOptions, corpus: Corpus | None = None) -> Recipe:
-        """The recipe that the options describe."""
+        """Build the recipe from the options."""
         tokens = find_tokens(options)
         found = find_corpus(options) if corpus is None else corpus
         return cls(options, found, tokens, find_features(options, tokens))
 
     @property
     def train_set(self) -> str:
-        """Name of the set that is trained on."""
+        """Name of the training set."""
         return self.features.train_set(self.corpus.train)
 
     @property
@@ -53,14 +53,14 @@ class Recipe:
 
 
 def find_features(options: RecipeOptions, tokens: Tokens) -> FeatureSource:
-    """The source that --feats_type names."""
+    """The source selected by --feats_type."""
     if options.feats_type == "raw":
         return RawAudio(options, tokens)
     return StoredFeatures(options, tokens, options.feats_type, has_pitch=options.feats_type == "fbank_pitch")
 
 
 def parse_options(argv: Sequence[str], *, description: str | None = None) -> RecipeOptions:
-    """The options of `tympan recipe`; the corpus on the command line brings its own defaults."""
+    """Parse the options of `tympan recipe`, with the defaults of the corpus on the command line."""
     line = read_command_line(argv, options_of(RecipeOptions), Mistakes())  # parse_args reports the mistakes
     corpus = line.values.get("corpus")
     schema = with_defaults(defaults_of(corpus), corpus=corpus) if isinstance(corpus, str) else RecipeOptions

@@ -1,4 +1,4 @@
-"""A recipe in the current directory: check it, run its stages, and print the results."""
+"""Run a recipe in the current directory: check it, run its stages, and print the results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ LAST_RUN = HOME / "last_run.json"
 
 
 def run_recipe(options: RecipeOptions, *, shown_from: Path = Path()) -> int:
-    """Run the stages that the options ask for, without the steps that are done already.
+    """Run the stages that the options select. Finished steps are skipped.
 
-    `shown_from` is the path of this directory from the user's shell: paths in the last lines are for copying.
+    `shown_from` is the path of this directory from the user's shell, so that printed paths can be copied.
     """
     from tympan.recipe.check import check_configuration, check_recipe
 
@@ -58,7 +58,8 @@ def last_options() -> RecipeOptions:
         return RecipeOptions(**json.loads(LAST_RUN.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise UserError(
-            f"no recipe ran in {Path.cwd()} yet. Go to a recipe's directory, or name it: tympan recipe status aishell"
+            f"no recipe was run in {Path.cwd()} yet. Change to a recipe directory, or give the corpus: tympan "
+            "recipe status aishell"
         ) from error
 
 
@@ -75,7 +76,7 @@ def build_stages(recipe: Recipe) -> list[Stage]:
     return [
         Stage(-1, "download", "download and unpack", partial(download_steps, corpus, options)),
         Stage(0, "data", "data preparation", partial(data_steps, corpus, options)),
-        Stage(1, "features", "speed perturbation, features, normalisation", features),
+        Stage(1, "features", "speed perturbation, features, normalization", features),
         Stage(2, "dictionary", "dictionary and lengths", partial(_dictionary_steps, recipe)),
         Stage(3, "lm", "language models", partial(lm_steps, recipe)),
         Stage(4, "train", "training", partial(asr_steps, recipe)),

@@ -1,4 +1,4 @@
-"""A recipe is a list of stages, a stage a list of steps: what each needs, makes, and depends on besides."""
+"""A recipe is a list of stages, and a stage is a list of steps with their inputs, outputs and settings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tympan.errors import UserError
 
 @dataclass(frozen=True)
 class Step:
-    """The unit that is done or not done.
+    """The smallest unit of work that is recorded as done.
 
-    `makes` must be whole when `run` returns; `settings` is everything besides `needs` that decides what it holds.
-    `continues` marks a step that takes up its own half-finished output (training): as long as `needs` and this part of
-    the settings stay the same, a later run goes on from there; otherwise the old output directory is moved aside.
-    `found` says why there is nothing to do though the recipe never ran the step (a corpus that was unpacked by hand).
-    `recordings` are wav.scp files whose audio is needed, `labels` are needs that decide nothing of what `continues`:
-    other transcripts are no other features. `remedy` is what to do where a need is missing.
+    `makes` must be complete when `run` returns. `settings` is everything besides `needs` that affects its content.
+    `continues` marks a step that can continue its own partial output (training): as long as `needs` and this part of
+    the settings stay the same, a later run continues it; otherwise the old output directory is moved aside.
+    `found` returns why there is nothing to do although the step never ran (a corpus that was unpacked by hand).
+    `recordings` are wav.scp files whose audio is needed. `labels` are needs that do not affect what `continues`:
+    different transcripts do not change features. `remedy` is what to do if a need is missing.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Stage:
-    """Steps under the recipe's number, listed when the stage begins: what there is to do depends on the data."""
+    """A numbered list of steps. It is made when the stage starts, because the steps depend on the data."""
 
     number: int
     name: str
@@ -45,7 +45,7 @@ class Stage:
 
 
 def find_stage(stages: Sequence[Stage], wanted: str, option: str) -> int:
-    """The number of a stage that is given by number or name. Numbers beyond the ends are fine (stop_stage 100)."""
+    """The number of a stage given by number or name. Numbers out of range are allowed (stop_stage 100)."""
     try:
         return int(wanted)
     except ValueError:

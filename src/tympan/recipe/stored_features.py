@@ -1,4 +1,4 @@
-"""`--feats_type fbank` and `fbank_pitch`: Kaldi features of speed-perturbed data, normalised and stored in the dump."""
+"""`--feats_type fbank` and `fbank_pitch`: Kaldi features of speed-perturbed data, normalized and stored in the dump."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     import torch
 
 FBANK = Path("fbank")
-"""Directory of the features before normalisation, named as in ESPnet1's recipe."""
+"""Directory of the features before normalization, named as in ESPnet1's recipe."""
 FRAMES_PER_SECOND = 100
 BYTES_PER_SECOND = 32_000
 """Of wav: 16 kHz, 16 bit."""
 FLAC_SHARE = 0.55
-"""Size of flac in that of wav, on speech."""
+"""Size of flac relative to wav, for speech."""
 PASSES = 3
-"""Measurements; the best one counts."""
+"""Number of measurements; the best one counts."""
 
 
 @dataclass(frozen=True)
 class StoredFeatures(FeatureSource):
-    """Features on disk, of the training data at several speeds; normalised with the training set's statistics."""
+    """Features on disk, with the training data at several speeds, normalized with the training set's statistics."""
 
     options: RecipeOptions
     tokens: Tokens
@@ -70,7 +70,7 @@ class StoredFeatures(FeatureSource):
         return []
 
     def steps_after_training(self, corpus: Corpus, directory: Path) -> list[Step]:
-        """How to make the same features from any audio, beside the model."""
+        """Save next to the model how to compute the same features from any audio."""
         stats = _cmvn_file(self.train_set(corpus.train))
         return [
             Step(
@@ -114,7 +114,7 @@ class StoredFeatures(FeatureSource):
 
     @property
     def step_dim(self) -> int:
-        """Deltas come after normalisation, as in ESPnet1's recipe."""
+        """Deltas are added after normalization, as in ESPnet1's recipe."""
         return self._feature_options().dim * (3 if self.options.do_delta else 1)
 
     def disk_bytes(self, seconds: float, *, changed_s: float) -> float:
@@ -147,7 +147,7 @@ class StoredFeatures(FeatureSource):
         return self.options.speed_factors != [1.0]
 
     def _feature_options(self) -> FeatureOptions:
-        """What the conf files say about the features."""
+        """The feature options of the conf files."""
         return FeatureOptions.from_conf(
             self.feats_type,
             fbank_config=_existing(self.options.fbank_config, "--fbank_config"),
@@ -204,7 +204,7 @@ class StoredFeatures(FeatureSource):
         )
 
     def _lengths_step(self, name: str) -> Step:
-        """Lengths for ESPnet2's options and `data.json` as ESPnet1 has it."""
+        """Write ESPnet2's shape files and ESPnet1's `data.json`."""
         dump = self.options.dump_dir(name)
         needs = [dump / "utt2num_frames", dump / "feats.scp", DATA / name / "text", self.tokens.token_list]
         return Step(
@@ -249,7 +249,7 @@ class StoredFeatures(FeatureSource):
             json.dump({"utts": entries}, stream, ensure_ascii=False, indent=1)
 
     def _describe(self, stats: Path, directory: Path) -> None:
-        """`features.yaml` and `cmvn.ark`, for a recogniser that is given audio."""
+        """Write `features.yaml` and `cmvn.ark`, for a recognizer that is given audio."""
         with atomic_write(directory / "cmvn.ark", "wb") as stream:
             stream.write(stats.read_bytes())
         wanted = replace(self._feature_options(), do_delta=self.options.do_delta)
@@ -260,7 +260,7 @@ def _make_features(arguments: Sequence[str], source: Path, target: Path) -> None
     run_command("make_features", arguments)
     lost = len(DataDir.read(source).utterances) - len(DataDir.read(target).feats)
     if lost:
-        print(f"    {lost} utterances are too short for features and are left out: {target / 'skipped'}")
+        print(f"    {lost} utterances are too short for features and were skipped, listed in {target / 'skipped'}")
 
 
 def _cmvn_file(train_set: str) -> Path:

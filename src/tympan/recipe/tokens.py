@@ -1,4 +1,4 @@
-"""Kinds of tokens: their files, what the commands need to know about them, and stage 2's dictionary."""
+"""Token types: their files, the command options they need, and the dictionary of stage 2."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tympan.text.vocabulary import UNK, Vocabulary, vocabulary_from_counts, writ
 
 TYPICAL_SIZE = 1000
 PHONES = 100
-"""Number of tokens for the estimate, where nothing better is known."""
+"""Number of tokens for the estimate, if nothing better is known."""
 
 
 class Tokens(Protocol):
-    """What the stages ask a kind of tokens. The bodies here are right for tokens that are counted in the text."""
+    """A token type, as the stages see it. These defaults are right for tokens that are counted in the text."""
 
     @property
     def kind(self) -> str:
@@ -36,7 +36,7 @@ class Tokens(Protocol):
 
     @property
     def name(self) -> str:
-        """A name that differs where the tokens of one text differ."""
+        """A name that differs if the tokens of the same text differ."""
         return self.kind
 
     @property
@@ -49,34 +49,34 @@ class Tokens(Protocol):
 
     @property
     def needs(self) -> list[Path]:
-        """Files besides the text that decide what the tokens of a text are."""
+        """Files besides the text that affect its tokens."""
         return []
 
     @property
     def makes(self) -> list[Path]:
-        """Files besides the token list that the dictionary step makes."""
+        """Files besides the token list that the dictionary step writes."""
         return []
 
     @property
     def settings(self) -> Mapping[str, object]:
-        """What decides the dictionary besides text and `needs`."""
+        """Settings that affect the dictionary, besides the text and `needs`."""
         return {"token_type": self.kind, "nbpe": None}
 
     @property
     def is_ready(self) -> bool:
-        """Whether `tokenizer` works now."""
+        """Whether `tokenizer` can be used already."""
         return True
 
     def tokenizer(self) -> Tokenizer:
         return build_tokenizer(self.kind)
 
     def find(self, sentences: Sequence[str], text: Path) -> list[str]:
-        """The token list of the sentences, which stand in `text`."""
+        """The token list of the sentences, which come from the file `text`."""
         tokenizer = self.tokenizer()
         return _counted(Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence)), text)
 
     def report(self, sentences: Sequence[str]) -> None:
-        """Print what of the sentences is not covered."""
+        """Print what the tokens do not cover of the sentences."""
         return
 
     def training_arguments(self) -> list[str]:
@@ -89,7 +89,7 @@ class Tokens(Protocol):
 
     @property
     def ngram_settings(self) -> Mapping[str, object]:
-        """What decides the text of the n-gram besides the tokens."""
+        """Settings that affect the n-gram text, besides the tokens."""
         return {}
 
     def ngram_units(self) -> Callable[[str], Sequence[str]]:
@@ -101,13 +101,13 @@ class Tokens(Protocol):
         return corpus.vocab_sizes.get(self.kind, TYPICAL_SIZE)
 
     def check_search(self, search: SearchKind | None, decode_config: str) -> None:
-        """UserError for a search that cannot turn these tokens into text."""
+        """Raise a UserError for a search that cannot turn these tokens into text."""
         return
 
 
 @dataclass(frozen=True)
 class Characters(Tokens):
-    """Characters, with ESPnet1's name of their directory."""
+    """Characters, with ESPnet1's directory name."""
 
     kind = "char"
 
@@ -118,14 +118,14 @@ class Characters(Tokens):
 
 @dataclass(frozen=True)
 class Words(Tokens):
-    """Words between spaces."""
+    """Words, separated by spaces."""
 
     kind = "word"
 
 
 @dataclass(frozen=True)
 class SentencePieces(Tokens):
-    """A chosen number of subwords, from a model that is trained on the text."""
+    """A given number of subwords, from a model trained on the text."""
 
     size: int
     kind = "bpe"
@@ -174,7 +174,7 @@ class Phones(Tokens):
     """The phones of a pronunciation lexicon; decoding searches for its words."""
 
     lexicon: str
-    """As it is typed: the training configuration has this text."""
+    """The path as typed, for the training configuration."""
     kind = "phn"
 
     @property
@@ -184,7 +184,7 @@ class Phones(Tokens):
     def tokenizer(self) -> Tokenizer:
         if not Path(self.lexicon).is_file():
             raise UserError(
-                f"--lexicon: there is no file {self.lexicon}, and tokens of type phn are the phones of a lexicon."
+                f"--lexicon: there is no file {self.lexicon}; token_type phn needs a pronunciation lexicon."
             )
         return build_tokenizer(self.kind, g2p_type=self.lexicon)
 
@@ -194,7 +194,7 @@ class Phones(Tokens):
         if counts.keys() == {UNK}:
             raise UserError(
                 f"{self.lexicon} has none of the words of {text} (such as '{sentences[0].split()[0]}'): "
-                "is it of another language, or written in other case?"
+                "check its language and its upper or lower case."
             )
         return _counted(counts, text)
 
@@ -203,7 +203,10 @@ class Phones(Tokens):
         missing = Counter(word for line in sentences for word, phones in lexicon.text2words(line) if phones == (UNK,))
         if missing:
             shown = ", ".join(word for word, _ in missing.most_common(10))
-            print(f"    {self.lexicon}: {len(missing)} are not in it, so <unk> {missing.total()} times: {shown}")
+            print(
+                f"    {self.lexicon}: {len(missing)} words are not in it and become <unk> {missing.total()} "
+                f"times: {shown}"
+            )
 
     def training_arguments(self) -> list[str]:
         return [*super().training_arguments(), "--g2p", self.lexicon]
@@ -222,13 +225,13 @@ class Phones(Tokens):
         if search is None or "lexicon" not in search.needs:
             found = "no search" if search is None else f"search: {search.name}"
             raise UserError(
-                f"--decode_config {decode_config}: with token_type phn, words are found by 'search: lexicon'; "
+                f"--decode_config {decode_config}: token_type phn needs 'search: lexicon' to output words; "
                 f"the file has {found}."
             )
 
 
 def find_tokens(options: RecipeOptions) -> Tokens:
-    """The tokens that --token_type names."""
+    """The tokens selected by --token_type."""
     kinds: dict[Literal["char", "bpe", "word", "phn"], Tokens] = {
         "char": Characters(),
         "bpe": SentencePieces(options.nbpe),
@@ -239,7 +242,7 @@ def find_tokens(options: RecipeOptions) -> Tokens:
 
 
 def dictionary_step(tokens: Tokens, train_set: str) -> Step:
-    """The token list of the training set, in ESPnet2's file and in ESPnet1's."""
+    """Write the token list of the training set, as ESPnet2's file and as ESPnet1's dictionary."""
     text = DATA / train_set / "text"
     units = tokens.directory / f"{train_set}_units.txt"
     return Step(
@@ -263,5 +266,5 @@ def _write_dictionary(tokens: Tokens, text: Path, units: Path) -> None:
 def _counted(counts: Mapping[str, int], text: Path) -> list[str]:
     known = {token: count for token, count in counts.items() if token != UNK}
     if not known:
-        raise UserError(f"{text}: it holds no text, so there is no dictionary to make.")
+        raise UserError(f"{text} contains no text, so no dictionary can be made.")
     return vocabulary_from_counts(known, order="sorted")

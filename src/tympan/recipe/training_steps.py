@@ -1,4 +1,4 @@
-"""Stages 3 and 4: the language models and the recogniser, each a command in a process of its own."""
+"""Stages 3 and 4: train the language models and the recognizer, each as a command in a separate process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _ELSEWHERE = [
     "init_param",
     "dry_run",
 ]
-"""Options that say where and how to work, not what comes out."""
+"""Options that do not affect the result, such as directories and devices."""
 _EXTENSIBLE = [
     "max_epoch",
     "patience",
@@ -58,7 +58,7 @@ _EXTENSIBLE = [
     "nbest_averaging_interval",
     "best_model_criterion",
 ]
-"""Options that may change between a broken-off run and its continuation."""
+"""Options that may change between an interrupted run and its continuation."""
 
 
 def lm_steps(recipe: Recipe) -> list[Step]:
@@ -86,7 +86,7 @@ def lm_steps(recipe: Recipe) -> list[Step]:
 
 
 def asr_steps(recipe: Recipe) -> list[Step]:
-    """Stage 4: the recogniser, with what its features need before and after."""
+    """Stage 4: the recognizer, with the steps that its features need before and after."""
     corpus, features, directory = recipe.corpus, recipe.features, recipe.asr_dir
     names = [recipe.train_set, corpus.dev]
     needs = [recipe.tokens.token_list, *(DATA / name / "text" for name in names), *recipe.tokens.needs]
@@ -103,7 +103,7 @@ def asr_steps(recipe: Recipe) -> list[Step]:
 
 
 def lm_arguments(recipe: Recipe) -> list[str]:
-    """The command line of lm_train. It has one device: the recipe never trained LMs on several."""
+    """The command line of lm_train. It uses one device, as ESPnet1's recipe does."""
     options = recipe.options
     arguments = ["--config", options.lm_config, "--output_dir", str(options.lm_dir)]
     for split, name in (("train", recipe.corpus.train), ("valid", recipe.corpus.dev)):
@@ -129,12 +129,12 @@ def asr_arguments(recipe: Recipe) -> list[str]:
 
 
 def batch_size_of(options: RecipeOptions, corpus: Corpus) -> int:
-    """Utterances per batch, from the training configuration."""
+    """Number of utterances per batch, from the training configuration."""
     return parse_quietly(AsrTrainConfig, asr_arguments(Recipe.of(options, corpus)), "asr_train").batch_size
 
 
 def parse_quietly(schema: type[Config], arguments: Sequence[str], command: str) -> Config:
-    """The configuration that a command would see; notes on translated keys belong to its own run."""
+    """The configuration as the command will parse it. Notes on translated keys are printed by the command."""
     with contextlib.redirect_stderr(io.StringIO()):
         return parse_training(schema, list(arguments), prog=f"tympan {command}")
 
@@ -167,7 +167,7 @@ def _training_step(
 
 
 def require_checkpoint(resume: str, option: str) -> Path | None:
-    """The file that training is to begin from; None for true, false and nothing."""
+    """The checkpoint file to start training from; None for true, false and empty."""
     if resume.lower() in ("", "true", "false"):
         return None
     if not Path(resume).is_file():

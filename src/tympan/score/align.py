@@ -29,7 +29,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Counts:
-    """How many tokens (and sentences) were right and wrong; counts add up."""
+    """Numbers of correct and wrong tokens and sentences; counts can be added."""
 
     correct: int = 0
     substitutions: int = 0
@@ -40,7 +40,7 @@ class Counts:
 
     @property
     def words(self) -> int:
-        """Tokens in the reference."""
+        """Number of tokens in the reference."""
         return self.correct + self.substitutions + self.deletions
 
     @property
@@ -49,7 +49,7 @@ class Counts:
 
     @property
     def error_rate(self) -> float:
-        """Errors per reference token, in percent (0 where both sides are empty)."""
+        """Errors per reference token, in percent (0 if both sides are empty)."""
         return percent(self.errors, self.words)
 
     def __add__(self, other: Counts) -> Counts:
@@ -64,14 +64,14 @@ class Counts:
 
 
 def percent(part: int, whole: int) -> float:
-    """100 * part / whole; with nothing to be right about, 0 if nothing is wrong and 100 otherwise."""
+    """100 * part / whole. If whole is 0: 0 if part is 0 as well, else 100."""
     if whole == 0:
         return 100.0 if part else 0.0
     return 100.0 * part / whole
 
 
 def align(ref: Sequence[str], hyp: Sequence[str], *, case_sensitive: bool = False) -> list[Step]:
-    """The cheapest alignment; among equals the one sclite finds.
+    """The alignment with the lowest cost; among equals the one that sclite finds.
 
     Tracing back from the end it prefers the diagonal, then an insertion, then a deletion. ASCII case does not count
     unless `case_sensitive`.
@@ -105,20 +105,20 @@ def count(steps: Iterable[Step]) -> Counts:
 
 
 def ascii_lower(token: str) -> str:
-    """Lower case for A to Z alone: sclite leaves É as it is."""
+    """Lower case for A to Z only: sclite leaves É unchanged."""
     return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in token)
 
 
 def ascii_upper(token: str) -> str:
-    """Upper case for a to z alone."""
+    """Upper case for a to z only."""
     return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in token)
 
 
 def _moves(ref: list[str], hyp: list[str]) -> NDArray[np.uint8]:
-    """(ref + 1, hyp + 1): the last move of the cheapest way to the first i reference and j hypothesis tokens.
+    """(ref + 1, hyp + 1): the last move of the cheapest path to the first i reference and j hypothesis tokens.
 
     A row of costs depends on itself only through insertions, a running minimum once 3 * j is taken off, so each row is
-    a few array operations however long the hypothesis is. Moves take a byte each: an hour in one utterance fits.
+    a few array operations for a hypothesis of any length. Moves take one byte each: an hour-long utterance fits.
     """
     ids: dict[str, int] = {}
     ref_ids, hyp_ids = (np.array([ids.setdefault(token, len(ids)) for token in side]) for side in (ref, hyp))

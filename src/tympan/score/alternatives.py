@@ -13,12 +13,12 @@ from tympan.score.align import GAP_COST, SUBSTITUTION_COST, Kind, Step
 NOTHING = "@"
 _PART = re.compile(r"[{}/]|[^{}/\s]+")
 _NOTHING_COST: np.float32 = np.float32(0.001)
-"""What sclite takes for passing an `@`. It adds in single precision, and so do we: ties fall as its rounding does."""
+"""sclite's cost of passing an `@`. It adds in single precision; so do we, so that ties are broken as it does."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Wordings of which any may be said; an empty one means that nothing needs to be."""
+    """Alternative wordings, any of which is correct; an empty one means that nothing needs to be said."""
 
     ways: tuple[tuple[Token, ...], ...]
 
@@ -43,7 +43,7 @@ def parse_choices(text: str, split: Callable[[str], list[str]]) -> tuple[Token, 
 
 
 def _parse_choice(parts: Sequence[str], split: Callable[[str], list[str]]) -> tuple[Choice, int] | None:
-    """The choice whose first brace stands before `parts`, and how many parts it takes with its last brace."""
+    """The choice whose opening brace precedes `parts`, and the number of parts it takes with its closing brace."""
     ways: list[list[Token]] = [[]]
     place = 0
     while place < len(parts):
@@ -70,14 +70,14 @@ def _tokens(text: str, split: Callable[[str], list[str]]) -> list[Token]:
 
 @dataclass(frozen=True)
 class Arc:
-    """One token of a network and the arcs it may follow. `token` None: nothing is said here."""
+    """One token of a network and the arcs it may follow. `token` None: no token on this arc."""
 
     token: str | None
     before: tuple[int, ...]
 
 
 def align_choices(ref: Sequence[Token], hyp: Sequence[Token], same: Callable[[str, str], bool]) -> list[Step]:
-    """The cheapest alignment of any wording of the one with any of the other; among equals the one sclite finds."""
+    """The cheapest alignment over all wordings of both sides; among equals the one that sclite finds."""
     (ref_arcs, ref_ends), (hyp_arcs, hyp_ends) = _network(ref), _network(hyp)
     cells: dict[tuple[int, int], _Cell] = {(0, 0): _Cell(np.float32(0), (0, 0))}
     for a, ref_arc in enumerate(ref_arcs):
@@ -105,7 +105,7 @@ class _Cell:
 def _best(
     cells: dict[tuple[int, int], _Cell], a: int, b: int, ref: Arc, hyp: Arc, same: Callable[[str, str], bool]
 ) -> _Cell:
-    """Both go on if that is as cheap as anything; then the hypothesis alone, then the reference alone."""
+    """Among equal costs, prefer to advance both; then only the hypothesis, then only the reference."""
     ways = []
     if a and b and ref.token is not None and hyp.token is not None:
         cost = np.float32(0 if same(ref.token, hyp.token) else SUBSTITUTION_COST)
@@ -133,7 +133,7 @@ def _kind(said: str | None, heard: str | None, same: Callable[[str, str], bool])
 
 
 def _network(tokens: Sequence[Token]) -> tuple[list[Arc], tuple[int, ...]]:
-    """Arcs in an order in which each follows those before it (arc 0 is the beginning), and the last ones."""
+    """Arcs in topological order (arc 0 is the start), and the final ones."""
     arcs = [Arc(None, ())]
     return arcs, _extend(arcs, tokens, (0,))
 

@@ -1,4 +1,4 @@
-"""From the files that a user names to a scored result: what `score` and `report` share."""
+"""From the user's files to a scored result: what `score` and `report` share."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tympan.score.transcripts import Unit, read_lines, read_transcripts, read_ut
 logger = logging.getLogger(__name__)
 
 DECODED = ("text", "token")
-"""What every decode calls its result."""
+"""The name of every decoding result."""
 _RANK = re.compile(r"\d+best_recog")
 
 
 def default_unit(path: Path) -> Unit:
-    """A .trn file is already cut into tokens; a Kaldi text is made of words."""
+    """The default unit: a .trn file is already split into tokens; a Kaldi text consists of words."""
     return "token" if path.suffix == ".trn" else "word"
 
 
@@ -37,10 +37,10 @@ def score_files(
 ) -> ScoreResult:
     """Score `hyp` against `ref`. Speakers come from `utt2spk`, or from the file of that name beside `ref`.
 
-    Spaces between words are tokens of a Kaldi text alone: beside a .trn file they do not count.
+    Spaces between words are tokens only in a Kaldi text: when compared with a .trn file they do not count.
     """
     if remove_space and unit != "char":
-        raise UserError(f"--remove_space counts with --unit char only, and the unit is {unit}: leave it out")
+        raise UserError(f"--remove_space works only with --unit char, but the unit is {unit}: remove it")
     beside = ref.parent / "utt2spk"
     speakers_file = utt2spk or (beside if beside.is_file() and ref.suffix != ".trn" else None)
     speakers = read_utt2spk(speakers_file) if speakers_file else None
@@ -65,7 +65,9 @@ def score_files(
 
 def _check_speakers(path: Path | None, unknown: Sequence[str], utterances: int) -> None:
     if len(unknown) == utterances:
-        raise UserError(f"{path}: has none of the {utterances} references ({shorten(unknown)}): is it the same set?")
+        raise UserError(
+            f"{path}: has none of the {utterances} references ({shorten(unknown)}); check that it is for the same set"
+        )
     if unknown:
         logger.warning(
             "%s: %d of %d references are not in it and get their speaker from their id: %s",
@@ -74,17 +76,15 @@ def _check_speakers(path: Path | None, unknown: Sequence[str], utterances: int) 
 
 
 def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *, option: str) -> None:
-    """Before anything is read: what would be written must not be what was given."""
+    """Check before anything is read that no output would overwrite an input."""
     given = [path for path in inputs if path is not None and path.exists()]
     lost = [path for path in outputs if path.exists() and any(path.samefile(other) for other in given)]
     if lost:
-        raise UserError(
-            f"{', '.join(map(str, lost))}: would be written over, and is read here: choose another {option}"
-        )
+        raise UserError(f"{', '.join(map(str, lost))}: this input file would be overwritten; choose another {option}")
 
 
 def telling_names(paths: Sequence[Path]) -> list[str]:
-    """A short name for each file that tells it from the others: exp/a/text and exp/b/text are 'a' and 'b'."""
+    """A short name for each file that distinguishes it from the others: exp/a/text and exp/b/text are 'a' and 'b'."""
     names = [_own_name(path) for path in paths]
     if len(set(names)) == len(names):
         return names
@@ -96,7 +96,7 @@ def telling_names(paths: Sequence[Path]) -> list[str]:
 
 
 def _own_name(path: Path) -> str:
-    """Of a decode's `text`, whose name tells nothing, the folder: 'decode_test', or 'decode_test/1best_recog'."""
+    """For a decoding result named `text`, its folder: 'decode_test', or 'decode_test/1best_recog'."""
     if path.name not in DECODED:
         return path.name
     folders = Path(os.path.abspath(path)).parts[1:-1]

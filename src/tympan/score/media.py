@@ -1,4 +1,4 @@
-"""Sound and spectrograms for the report."""
+"""Audio and spectrograms for the report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 PLAYABLE_NAMES = {".wav", ".flac", ".mp3", ".ogg"}
 PLAYABLE_FORMATS = {"WAV", "WAVEX", "FLAC", "MP3", "OGG"}
 PLAYABLE_WAV_CODECS = {"PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "ULAW", "ALAW"}
-"""What browsers play as it is, under these names; anything else is embedded (a .wav may be NIST sphere or ADPCM)."""
+"""Formats that browsers can play directly. Anything else is embedded (a .wav may be NIST sphere or ADPCM)."""
 MP3_RATES = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)
 WINDOW_MS, SHIFT_MS = 25, 10
 PICTURE_HEIGHT, PICTURE_WIDTH = 128, 900
@@ -37,7 +37,7 @@ DYNAMIC_RANGE_DB = 70.0
 
 @dataclass(frozen=True)
 class Recording:
-    """Where one utterance lies."""
+    """The location of one utterance."""
 
     utterance: str
     source: str
@@ -55,7 +55,7 @@ def collect_media(
     nj: int = 1,
     allow_pipes: bool = False,
 ) -> dict[str, Media]:
-    """Sound for every utterance of the data directory, and a spectrogram for those in `pictured`."""
+    """Audio for every utterance of the data directory, and a spectrogram for those in `pictured`."""
     recordings = _recordings(data_dir, utterances)
     job = partial(
         _media,
@@ -68,8 +68,8 @@ def collect_media(
     found = dict(map_jobs(job, recordings, nj=nj, description="sound"))
     silent = [name for name, media in found.items() if isinstance(media, str)]
     if silent:
-        logger.warning("%d utterances have no sound in the report: %s", len(silent), shorten(silent))
-        logger.warning("the first of them: %s", found[silent[0]])
+        logger.warning("%d utterances have no audio in the report: %s", len(silent), shorten(silent))
+        logger.warning("the first failure: %s", found[silent[0]])
     return {name: media for name, media in found.items() if isinstance(media, Media)}
 
 
@@ -79,7 +79,9 @@ def _recordings(data_dir: Path, utterances: Sequence[str]) -> list[Recording]:
     parts = {u: part for u, part in (data.segments or whole).items() if part.recording in data.wav}
     missing = [utterance for utterance in utterances if utterance not in parts]
     if len(missing) == len(utterances):
-        raise UserError(f"{data_dir}: no audio for any utterance ({shorten(missing)}): is it the same set?")
+        raise UserError(
+            f"{data_dir}: no audio for any utterance ({shorten(missing)}); check that it is for the same set"
+        )
     if missing:
         logger.warning(
             "%s: no audio for %d of %d utterances: %s", data_dir, len(missing), len(utterances), shorten(missing)
@@ -97,7 +99,7 @@ def _media(
     pictured: Collection[str],
     allow_pipes: bool,
 ) -> tuple[str, Media | str]:
-    """Of one utterance, or what is wrong with its recording."""
+    """The media of one utterance, or what is wrong with its recording."""
     has_picture = recording.utterance in pictured
     try:
         linked = None if embed_audio else _linked(recording, base, report_dir)
@@ -111,7 +113,7 @@ def _media(
             base=base,
             allow_pipes=allow_pipes,
         )
-        # In place and only where needed: copies and masks of an hour are as large as the hour.
+        # In place and only if needed: copies and masks of an hour of audio are as large as the audio.
         if not np.isfinite(audio.samples).all():
             np.nan_to_num(audio.samples, copy=False, nan=0.0, posinf=1.0, neginf=-1.0)
         sound = linked.audio if linked else _embedded(audio, recording.source)
@@ -121,11 +123,11 @@ def _media(
 
 
 def _linked(recording: Recording, base: Path, report_dir: Path) -> Media | None:
-    """The way from the page to the file; None for what a browser can't play as it lies there."""
+    """The path from the page to the file; None if a browser can't play the file directly."""
     is_whole_file = recording.start_s == 0.0 and recording.end_s is None
     if not is_whole_file or Path(recording.source).suffix.lower() not in PLAYABLE_NAMES:
         return None
-    # The header is read although the page needs no sample of it: a link to nothing would be told by no one.
+    # The header is read although the page needs no samples: otherwise a broken link would go unnoticed.
     info = audio_info(recording.source, base=base)
     if info.frames == 0:
         raise AudioError(f"{recording.source}: has no samples")
@@ -140,7 +142,7 @@ def _linked(recording: Recording, base: Path, report_dir: Path) -> Media | None:
 
 
 def _embedded(audio: Audio, source: str) -> str:
-    """As MP3, at the nearest rate above its own that MP3 has."""
+    """Encode as MP3, at the next higher sample rate that MP3 supports."""
     if len(audio.samples) == 0:
         raise AudioError(f"{source}: has no samples")
     rate = min((rate for rate in MP3_RATES if rate >= audio.rate), default=MP3_RATES[-1])
@@ -151,7 +153,7 @@ def _embedded(audio: Audio, source: str) -> str:
     try:
         soundfile.write(buffer, samples, rate, format="MP3")
     except soundfile.LibsndfileError as error:
-        raise AudioError(f"{source}: can't be written as MP3 ({error.error_string})") from None
+        raise AudioError(f"{source}: cannot be encoded as MP3 ({error.error_string})") from None
     return _data_uri(buffer, "audio/mpeg")
 
 

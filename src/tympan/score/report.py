@@ -1,4 +1,4 @@
-"""report.html: one file, opened from disk, that shows where a recogniser goes wrong."""
+"""report.html: a single file that shows the errors of a recognizer and can be opened from disk."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ LENGTH_BINS = (1, 3, 5, 8, 11, 16, 21, 31, 51, 101)
 
 @dataclass(frozen=True)
 class Media:
-    """What can be heard and seen of an utterance."""
+    """Audio and spectrogram of an utterance."""
 
     audio: str | None = None
-    """Where the page finds the sound: a relative path, or a data URI."""
+    """The audio as a relative path or a data URI."""
     picture: str | None = None
     """Spectrogram as a data URI."""
     duration_s: float | None = None
@@ -55,7 +55,7 @@ def write_report(
 
 def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping[str, Media]) -> dict[str, object]:
     first = results[0]
-    # First of all: it refuses results of different utterances.
+    # First, because it rejects results of different utterances.
     difference = compare(*results) if len(results) == 2 else None
     speaker_of = {u.id: name for name, utterances in speakers_of(first).items() for u in utterances}
     others = [{utterance.id: utterance for utterance in result.utterances} for result in results]
@@ -65,7 +65,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
         entry: dict[str, object] = {
             "id": utterance.id,
             "s": speaker_of[utterance.id],
-            # Not one number: of `{ a / b }`, each alignment takes the wording that suits its hypothesis.
+            # May differ per system: of `{ a / b }`, each alignment takes the wording that suits its hypothesis.
             "n": [side.counts.words for side in sides],
             "e": [side.counts.errors for side in sides],
             "a": [[_step(step) for step in side.steps] for side in sides],
@@ -112,12 +112,12 @@ def _system(result: ScoreResult) -> dict[str, object]:
 
 
 def _missing(result: ScoreResult) -> str | None:
-    """What became of the references without a hypothesis."""
+    """How the references without a hypothesis were counted."""
     if not result.missing:
         return None
     is_counted = not {utterance.id for utterance in result.utterances}.isdisjoint(result.missing)
-    what = "count as deletions" if is_counted else "are left out"
-    return f"References without a hypothesis, which {what}: {len(result.missing)} ({shorten(result.missing)})"
+    what = "counted as deletions" if is_counted else "ignored"
+    return f"References without a hypothesis, {what}: {len(result.missing)} ({shorten(result.missing)})"
 
 
 def _step(step: Step) -> str | list[str]:
@@ -125,7 +125,7 @@ def _step(step: Step) -> str | list[str]:
 
 
 def _confusions(results: Sequence[ScoreResult]) -> list[list[str | int]]:
-    """[kind, said, heard, times in each result], the most frequent of each kind, and then of all, first."""
+    """[kind, reference, hypothesis, count in each result], the most frequent first. Every kind is represented."""
     found: dict[str, list[Counter[Pair]]] = {"S": [], "D": [], "I": []}
     for result in results:
         found["S"].append(result.substitutions())

@@ -1,4 +1,4 @@
-"""A scored hypothesis file: every utterance aligned, with what a report needs of it."""
+"""A scored hypothesis file: every utterance aligned, with the statistics that a report needs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ScoreResult:
     name: str
     utterances: tuple[ScoredUtterance, ...]
     missing: tuple[str, ...]
-    """References without a hypothesis. They count as deletions, unless they were left out as sclite does."""
+    """References without a hypothesis. They count as deletions, unless they were ignored as sclite does."""
     case_sensitive: bool
 
     @property
@@ -74,26 +74,26 @@ def score(
 ) -> ScoreResult:
     """Align every hypothesis with its reference, in the order of the hypotheses (as sclite does).
 
-    A reference without a hypothesis is all deletions, with a warning; `drop_missing` leaves it out (sclite's way).
+    A reference without a hypothesis counts as deletions, with a warning; `drop_missing` ignores it, as sclite does.
     """
     by_id = _by_id(references, hypotheses, case_sensitive=case_sensitive)
     extra = [hypothesis.id for hypothesis in hypotheses if hypothesis.id not in by_id]
     if extra:
         raise UserError(
             f"{name}: {len(extra)} of {len(hypotheses)} utterances have no reference: {shorten(extra)}\n"
-            "check that both files are of the same set"
+            "check that both files are for the same set"
         )
     heard = Counter(by_id[hypothesis.id].id for hypothesis in hypotheses)
     twice = [utterance for utterance, times in heard.items() if times > 1]
     if twice:
         raise UserError(
-            f"{name}: {len(twice)} references have several hypotheses, whose ids differ in case alone: "
-            f"{shorten(twice)}\nwith --case_sensitive true, ids are told apart by it"
+            f"{name}: {len(twice)} references have several hypotheses, whose ids differ only in case: "
+            f"{shorten(twice)}\nuse --case_sensitive true to distinguish them"
         )
     missing = tuple(reference.id for reference in references if reference.id not in heard)
     pairs = [(by_id[hypothesis.id], hypothesis.tokens) for hypothesis in hypotheses]
     if missing:
-        what = "left out" if drop_missing else "counted as deletions"
+        what = "ignored" if drop_missing else "counted as deletions"
         logger.warning(
             "%s: %d references have no hypothesis and are %s: %s", name, len(missing), what, shorten(missing)
         )
@@ -117,7 +117,7 @@ def _aligned(ref: Sequence[Token], hyp: Sequence[Token], *, case_sensitive: bool
 def _by_id(
     references: Sequence[Transcript], hypotheses: Sequence[Transcript], *, case_sensitive: bool
 ) -> dict[str, Transcript]:
-    """The reference of each id; a hypothesis 'S1-u1' finds 's1-u1' unless case counts (sclite lowers ids)."""
+    """The reference of each id. A hypothesis 'S1-u1' matches 's1-u1' unless case counts (sclite lowercases ids)."""
     by_id = {reference.id: reference for reference in references}
     if case_sensitive:
         return by_id

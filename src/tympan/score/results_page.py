@@ -1,4 +1,4 @@
-"""RESULTS.md as recipes show it: one row for each decoded set."""
+"""RESULTS.md in the format of the recipes: one row per decoded set."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ COLUMNS = "|dataset|Snt|Wrd|Corr|Sub|Del|Ins|Err|S.Err|95 % interval|"
 def results_page(
     rows: Sequence[tuple[str, Counts, Interval | None]], *, unit: Unit, comparison: Comparison | None = None
 ) -> str:
-    """A Markdown table in ESPnet2's columns, with the confidence interval of Err beside it.
+    """A Markdown table with ESPnet2's columns and the confidence interval of Err.
 
-    `comparison` is of the second row with the first.
+    `comparison` compares the second row with the first.
     """
     lines = [f"## {RATE_NAMES[unit]}", "", COLUMNS, "|" + "---|" * COLUMNS.strip("|").count("|") + "---|"]
     for name, counts, interval in rows:

@@ -1,4 +1,4 @@
-"""sclite's own page: the two summary tables and the alignment of every utterance."""
+"""sclite's output: the two summary tables and the alignment of every utterance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tympan.score.sclite_table import speakers_of, summary_page
 
 
 def render(result: ScoreResult) -> str:
-    """The page of `sclite -i rm -o all stdout`."""
+    """The output of `sclite -i rm -o all stdout`."""
     tables = [summary_page(result, percentages=percentages) for percentages in (True, False)]
     return "".join([*tables, "\n\n", alignments(result), "\n"])
 
@@ -25,7 +25,7 @@ def alignments(result: ScoreResult) -> str:
 
 
 def alignment(utterance: ScoredUtterance, *, fold_case: bool = True) -> str:
-    """One utterance: counts, reference, hypothesis and where they differ. Errors stand in capitals."""
+    """One utterance: counts, reference, hypothesis and where they differ. Errors are in upper case."""
     counts = utterance.counts
     numbers = f"{counts.correct} {counts.substitutions} {counts.deletions} {counts.insertions}"
     name = ascii_lower(utterance.id) if fold_case else utterance.id
@@ -48,7 +48,7 @@ def _column(step: Step, fold_case: bool) -> tuple[str, str, str]:
         return ascii_lower(token) if step.kind == "C" else ascii_upper(token)
 
     ref, hyp = shown(step.ref, step.hyp), shown(step.hyp, step.ref)
-    # sclite counts bytes, so that its columns drift in UTF-8 text; the padding is kept, it is what its readers parse.
+    # sclite counts bytes, so columns drift in UTF-8 text. Keep its padding: programs parse this output.
     width = max(len(ref.encode("utf-8")), len(hyp.encode("utf-8")))
     mark = "" if step.kind == "C" else step.kind
 

@@ -1,4 +1,4 @@
-"""sclite's summary table, byte for byte: by speaker, with sum, mean, standard deviation and median."""
+"""sclite's summary table, byte for byte: per speaker, with sum, mean, standard deviation and median."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Cells = Sequence[str]
 
 
 def speakers_of(result: ScoreResult) -> dict[str, list[ScoredUtterance]]:
-    """Utterances by speaker in the order of their first; 'S1' and 's1' are the same unless case counts."""
+    """Utterances by speaker, in order of first occurrence; 'S1' and 's1' are the same unless case counts."""
     speakers: dict[str, list[ScoredUtterance]] = {}
     for utterance in result.utterances:
         name = utterance.speaker if result.case_sensitive else ascii_lower(utterance.speaker)
@@ -60,7 +60,7 @@ def _counts_of(result: ScoreResult) -> dict[str, Counts]:
 
 
 def _summaries(speakers: Sequence[Counts], percentages: bool) -> list[Cells]:
-    """Mean, deviation and median over speakers; percentages of those who said something, and a '+' says so."""
+    """Mean, deviation and median over speakers. Percentages skip speakers without words, marked by a '+'."""
     said = [counts for counts in speakers if counts.words or not percentages]
     mark = "+" if len(said) < len(speakers) else " "
     everyone = list(zip(*((counts.sentences, counts.words) for counts in speakers), strict=True))
@@ -90,7 +90,7 @@ def _numbers(counts: Counts) -> list[float]:
 
 
 def _rates(counts: Counts) -> list[float]:
-    """sclite's percentages: 0 where there is nothing to divide by."""
+    """sclite's percentages: 0 for a division by zero."""
     *parts, wrong = _numbers(counts)
     return [
         *(100.0 * part / max(counts.words, 1) * bool(counts.words) for part in parts),
@@ -111,7 +111,7 @@ def _cells(counts: Counts, percentages: bool) -> list[str]:
 
 
 def tenths(value: float) -> str:
-    """One digit with halves going up, as sclite rounds; formatting alone would turn 43.25 into 43.2."""
+    """One decimal with halves rounded up, as sclite does; plain formatting would turn 43.25 into 43.2."""
     return f"{math.floor(value * 10 + 0.5) / 10:.1f}"
 
 
@@ -122,7 +122,7 @@ def _tenths(value: float, mark: str = " ") -> str:
 def _draw(title: str, rows: list[Cells], total: Cells, summaries: list[Cells]) -> str:
     table = [HEADINGS, *rows, total, *summaries]
     texts = [max(_width(row[column]) for row in table) for column in range(len(HEADINGS))]
-    # A name of the system that is wider than the table widens its columns evenly.
+    # A system name wider than the table widens the columns evenly.
     missing = max(0, _width(title) - (sum(texts) + len(texts) - 1))
     ends = [int(missing * (column + 1) / len(texts) + 0.5) for column in range(len(texts))]
     widths = [text + end - begin for text, begin, end in zip(texts, [0, *ends], ends, strict=False)]
@@ -145,12 +145,12 @@ def _draw(title: str, rows: list[Cells], total: Cells, summaries: list[Cells]) -
 
 
 def _barred(cells: Cells, bar: str) -> str:
-    """Bars after the speaker and after the two counts, blanks between the others."""
+    """Bars after the speaker and after the two counts, spaces between the others."""
     return f"{cells[0]}{bar}{' '.join(cells[1:3])}{bar}{' '.join(cells[3:])}"
 
 
 def _centred(text: str, width: int) -> str:
-    """An odd blank goes to the right."""
+    """Center the text; an odd space goes to the right."""
     blanks = max(0, width - _width(text))
     return " " * (blanks // 2) + text + " " * (blanks - blanks // 2)
 

@@ -1,4 +1,4 @@
-"""What `tympan score --output_dir` leaves: sclite's inputs and page, confusions, RESULTS.md, and the numbers."""
+"""The files of `tympan score --output_dir`: sclite's inputs and output, confusions, RESULTS.md and score.json."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 def contents(
     results: Sequence[ScoreResult], *, names: Sequence[str], unit: Unit, comparison: Comparison | None = None
 ) -> dict[str, str]:
-    """The files and what is in them: of the first result, with its comparison to a second one.
+    """File names and contents for the first result, with its comparison to a second one.
 
-    `names` are those of RESULTS.md and score.json; sclite's page has the name of the file, as sclite's own.
+    `names` are used in RESULTS.md and score.json; sclite's output has the name of the file, as in sclite.
     """
     first = results[0]
     confusions = first.substitutions().most_common()
@@ -62,16 +62,16 @@ def _trn(side: str, utterances: Sequence[ScoredUtterance]) -> str:
     unlike = [name for name, tokens in lines if not is_trn_readable(name, tokens)]
     if unlike:
         logger.warning(
-            "%s.trn: %d utterances are not read as they are here, since sclite's format takes '{' for the beginning "
-            "of a choice, '@' for nothing and the last parentheses for the id: %s. Scores of this file, here or by "
-            "sclite, will differ for them",
+            "%s.trn: %d utterances change when this file is read back, by sclite or by Tympan: %s. In this format "
+            "'{' begins a choice, '@' means no word, and the last parentheses contain the id. Scores of this file "
+            "will differ for these utterances",
             *(side, len(unlike), shorten(unlike)),
         )
     return "".join(f"{trn_line(name, tokens)}\n" for name, tokens in lines)
 
 
 def _trn_ids(utterances: Sequence[ScoredUtterance]) -> list[str]:
-    """Ids that begin with the speaker: sclite reads it from before the first '-', which no speaker may hold, then."""
+    """Ids prefixed with the speaker: sclite reads it from before the first '-', so no speaker may contain one."""
     speakers = [utterance.speaker.replace("-", "_") for utterance in utterances]
     whole = [f"{speaker}-{utterance.id}" for speaker, utterance in zip(speakers, utterances, strict=True)]
     short = [

@@ -1,4 +1,4 @@
-"""How sure an error rate is, and whether two of them differ: resampling over utterances."""
+"""Confidence intervals of error rates, and significance of differences, by resampling utterances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tympan.errors import UserError
 from tympan.score.result import ScoredUtterance, ScoreResult, shorten
 
 ROWS_AT_ONCE = 200
-"""Resamples drawn together: bounds the memory at ROWS_AT_ONCE x utterances."""
+"""Number of resamples drawn at a time: limits the memory to ROWS_AT_ONCE x utterances."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class Comparison:
     """Two hypotheses of the same references."""
 
     difference: float
-    """Error rate of the second minus that of the first, in percent points."""
+    """Error rate of the second minus that of the first, in percentage points."""
     p_value: float
-    """Two-sided: how often chance alone would make a difference this large."""
+    """Two-sided: the probability of a difference this large by chance."""
     interval: Interval | None
     """Bootstrap interval of the difference; None for a single utterance."""
 
@@ -43,23 +43,23 @@ class Comparison:
 def bootstrap_interval(
     result: ScoreResult, *, level: float = 0.95, resamples: int = 1000, seed: int = 0
 ) -> Interval | None:
-    """Percentile bootstrap over utterances (Bisani and Ney, 2004); None for one, which tells nothing of the spread."""
+    """Percentile bootstrap over utterances (Bisani and Ney, 2004); None for a single utterance."""
     return _interval([_per_utterance(result.utterances)], level=level, resamples=resamples, seed=seed)
 
 
 def compare(
     first: ScoreResult, second: ScoreResult, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0
 ) -> Comparison:
-    """Matched pairs: a permutation test that swaps the two results of an utterance at random."""
+    """Matched-pairs permutation test, which swaps the two results of an utterance at random."""
     others = {utterance.id: utterance for utterance in second.utterances}
     ids = [utterance.id for utterance in first.utterances]
     if set(ids) != set(others):
         unpaired = sorted(set(ids) ^ set(others))
         raise UserError(
-            f"the two hypotheses were scored on different utterances, {len(ids)} and {len(others)}: they cannot be "
-            f"paired (only one of them has {shorten(unpaired)})"
+            f"the two hypotheses were scored on different utterances ({len(ids)} and {len(others)}) and cannot be "
+            f"paired: only one of them has {shorten(unpaired)}"
         )
-    # Choices in a reference let each hypothesis have its own number of words.
+    # With alternatives in a reference, its number of words can differ per hypothesis.
     one, other = _per_utterance(first.utterances), _per_utterance([others[name] for name in ids])
     gaps = other - one
     difference = _rate(other.sum(0)) - _rate(one.sum(0))
@@ -80,13 +80,13 @@ def _per_utterance(utterances: Sequence[ScoredUtterance]) -> NDArray[np.float64]
 
 
 def _rate(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Percent of the sums (..., 2) of errors and words, by the rule of `percent` where there are no words."""
+    """Percentage from sums (..., 2) of errors and words; without words as in `percent`."""
     errors, words = sums[..., 0], sums[..., 1]
     return np.where(words > 0, 100.0 * errors / np.maximum(words, 1), 100.0 * (errors > 0))
 
 
 def _interval(counts: Sequence[NDArray[np.float64]], *, level: float, resamples: int, seed: int) -> Interval | None:
-    """Of the rate of one system, or of the second's minus the first's, each with counts (utterances, 2)."""
+    """Interval of the rate of one system, or of the second minus the first; counts are (utterances, 2)."""
     utterances = len(counts[0])
     if utterances < 2:
         return None

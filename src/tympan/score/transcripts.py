@@ -1,4 +1,4 @@
-"""Reading references and hypotheses: Kaldi `text` files and sclite `.trn` files, cut into the units to be scored."""
+"""Read references and hypotheses from Kaldi `text` and sclite `.trn` files, split into the units to score."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tympan.score.alternatives import Token, parse_choices
 
 Unit = Literal["char", "word", "token", "mixed"]
 RATE_NAMES: dict[Unit, str] = {"char": "CER", "word": "WER", "token": "TER", "mixed": "MER"}
-"""What the error rate of a unit is called (tokens and mixed units have no settled name)."""
+"""The name of the error rate of each unit (tokens and mixed units have no established one)."""
 
 SPACE = "<space>"
 COMMENT = ";;"
@@ -27,7 +27,7 @@ _MIXED = re.compile(rf"<[^<>\s]+>|[{_CJK}]|[^{_CJK}\s<]+|<")
 
 @dataclass(frozen=True)
 class Transcript:
-    """What was said, or was heard, in one utterance."""
+    """The reference or hypothesis of one utterance."""
 
     id: str
     speaker: str
@@ -42,10 +42,10 @@ def read_transcripts(
     remove_space: bool = False,
     removed_symbols: Collection[str] = (),
 ) -> list[Transcript]:
-    """Every utterance of a file, in its order.
+    """Every utterance of a file, in file order.
 
-    `unit` None takes the tokens as they stand between spaces. In a Kaldi text scored by character, a space is the
-    token `<space>` (as ESPnet2 counts) unless `remove_space`, which takes `<space>` out of a .trn file, too. In a .trn
+    `unit` None takes the tokens between spaces. In a Kaldi text scored per character, a space is the
+    token `<space>` (as in ESPnet2) unless `remove_space`, which also removes `<space>` from a .trn file. In a .trn
     file the spaces only separate tokens, `{ a / b }` is a choice, `@` is nothing, and a line that begins with `;;` is a
     comment.
     """
@@ -65,13 +65,13 @@ def read_transcripts(
             continue
         utterance, text = entry
         if utterance in seen:
-            faults.append(f"{path}:{number}: utterance '{utterance}' stands already on line {seen[utterance]}")
+            faults.append(f"{path}:{number}: utterance '{utterance}' is already on line {seen[utterance]}")
             continue
         seen[utterance] = number
         split = partial(_kept_units, unit=unit, keep_space=not (remove_space or is_trn), removed=removed_symbols)
         tokens = parse_choices(text, split) if is_trn else tuple(split(text))
         if tokens is None:
-            faults.append(f"{path}:{number}: a '{{' without its '}}'")
+            faults.append(f"{path}:{number}: '{{' without a matching '}}'")
             continue
         transcripts.append(
             Transcript(utterance, _speaker_of(utterance, utt2spk, separators="-_" if is_trn else "-"), tokens)
@@ -79,24 +79,24 @@ def read_transcripts(
     if faults:
         raise UserError("\n".join(faults))
     if not transcripts:
-        raise UserError(f"{path}: there is no utterance in this file")
+        raise UserError(f"{path}: the file contains no utterances")
     return transcripts
 
 
 def trn_line(utterance: str, tokens: Sequence[str]) -> str:
-    """One line of a .trn file. A blank keeps a text that begins with `;;` from being a comment."""
+    """One line of a .trn file. A leading space keeps a text that begins with `;;` from being a comment."""
     text = " ".join(tokens)
     return f"{' ' if text.startswith(COMMENT) else ''}{text}\t({utterance})"
 
 
 def is_trn_readable(utterance: str, tokens: Sequence[str]) -> bool:
-    """Whether the line is read as what was written: the format has no way to write `{`, or `@` alone, as words."""
+    """Whether the line is read back unchanged: the format can't represent `{`, or a single `@`, as words."""
     entry = _split_trn(trn_line(utterance, tokens))
     return entry is not None and entry[0] == utterance and parse_choices(entry[1], str.split) == tuple(tokens)
 
 
 def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> list[str]:
-    """Cut a text into the units that are counted. A symbol such as <noise> is one unit everywhere."""
+    """Split a text into the units to score. A symbol such as <noise> is always one unit."""
     if unit == "char":
         words = [_characters(word) for word in text.split()]
         separator = [SPACE] if keep_space else []
@@ -107,7 +107,7 @@ def split_units(text: str, unit: Unit | None, *, keep_space: bool = True) -> lis
 
 
 def _kept_units(text: str, *, unit: Unit | None, keep_space: bool, removed: Collection[str]) -> list[str]:
-    """Without the removed symbols, whether they stand alone (and take a space with them) or within a word."""
+    """Remove the symbols, both as separate words (with one space) and inside a word."""
     if removed:
         text = " ".join(word for word in text.split() if word not in removed)
     return [token for token in split_units(text, unit, keep_space=keep_space) if token not in removed]
@@ -147,7 +147,7 @@ def _split_kaldi(line: str) -> tuple[str, str]:
 
 
 def _speaker_of(utterance: str, utt2spk: dict[str, str] | None, *, separators: str) -> str:
-    """From utt2spk; else what stands before the first '-' (sclite's reading, which then tries '_'); else 'all'."""
+    """From utt2spk; else the id up to its first '-' (as sclite, which then tries '_'); else 'all'."""
     if utt2spk is not None and utterance in utt2spk:
         return utt2spk[utterance]
     for separator in separators:
@@ -160,11 +160,11 @@ def _speaker_of(utterance: str, utt2spk: dict[str, str] | None, *, separators: s
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file."""
     try:
-        # str.splitlines would also cut at U+2028, U+0085 and the like, which a transcript may hold.
+        # str.splitlines would also split at U+2028, U+0085 and the like, which a transcript may contain.
         return path.read_text(encoding="utf-8-sig").split("\n")
     except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
+        raise UserError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; name the file in it, e.g. {path / 'text'}") from None
+        raise UserError(f"{path}: is a directory; give the file in it, such as {path / 'text'}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text (byte {error.start}); convert it, e.g. with iconv") from None
+        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert it, for example with iconv") from None

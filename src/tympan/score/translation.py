@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """One utterance; both scores in percent. Sentence BLEU leaves out the orders that a short text does not have."""
+    """One utterance; both scores in percent. Sentence BLEU skips n-gram orders longer than the text."""
 
     id: str
     bleu: float
@@ -29,7 +29,7 @@ class TranslationScore:
     bleu: float
     chrf: float
     bleu_signature: str
-    """How BLEU was computed, to be reported with the number."""
+    """How BLEU was computed; report it together with the score."""
     chrf_signature: str
     sentences: tuple[SentenceScore, ...]
     """In the order of the references."""
@@ -53,12 +53,12 @@ def score_translation(
     """
     texts = {name: _reference_texts(name, given) for name, given in references.items()}
     if not texts:
-        raise UserError("there is no reference to score against")
+        raise UserError("there are no references to score against")
     extra = [name for name in hypotheses if name not in texts]
     if extra:
         raise UserError(
             f"{len(extra)} of {len(hypotheses)} hypotheses have no reference: {shorten(extra)}\n"
-            "check that both are of the same set"
+            "check that both are for the same set"
         )
     missing = tuple(name for name in texts if name not in hypotheses)
     if missing:
@@ -68,7 +68,7 @@ def score_translation(
     sentence_bleu = _build_bleu(metrics, lowercase=lowercase, tokenize=tokenize, effective_order=True)
     chrf = metrics.CHRF(lowercase=lowercase)
     answers = [hypotheses.get(name, "") for name in texts]
-    # One list for each reference number; None where an utterance has fewer.
+    # One list per reference number; None if an utterance has fewer.
     most = max(map(len, texts.values()))
     streams = [[given[n] if n < len(given) else None for given in texts.values()] for n in range(most)]
     return TranslationScore(
@@ -89,7 +89,9 @@ def score_translation(
 def _reference_texts(name: str, given: Sequence[str] | str) -> list[str]:
     texts = [given] if isinstance(given, str) else list(given)
     if not texts:
-        raise UserError(f"utterance '{name}' has an empty list of references; give at least one text, or leave it out")
+        raise UserError(
+            f"utterance '{name}' has an empty list of references; give at least one text, or remove the utterance"
+        )
     return texts
 
 
@@ -108,4 +110,4 @@ def _build_bleu(metrics: Any, *, lowercase: bool, tokenize: str, effective_order
     try:
         return metrics.BLEU(lowercase=lowercase, tokenize=tokenize, effective_order=effective_order)
     except RuntimeError as error:  # a tokenizer that needs another package
-        raise UserError(f"sacrebleu's tokenizer '{tokenize}' can not be used: {' '.join(str(error).split())}") from None
+        raise UserError(f"sacrebleu's tokenizer '{tokenize}' cannot be used: {' '.join(str(error).split())}") from None

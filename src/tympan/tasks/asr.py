@@ -1,4 +1,4 @@
-"""Speech recognition: speech and its transcript to a model that transcribes."""
+"""Speech recognition: trained on speech and transcripts."""
 
 from __future__ import annotations
 

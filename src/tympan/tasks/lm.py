@@ -1,4 +1,4 @@
-"""Language modeling: texts to a model that predicts the next token."""
+"""Language modeling: trained on text to predict the next token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks that hear share: speech recognition and speech translation."""
+"""Code shared by the tasks with speech input: speech recognition and speech translation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Config = TypeVar("Config", bound=SpeechTrainConfig)
 def speech_preprocess(
     config: SpeechTrainConfig, *, texts: Mapping[str, Callable[[str], np.ndarray]], rate: int | None, is_augmented: bool
 ) -> Preprocessor:
-    """Augmentation and levels of speech as the options say, and the tokens of `texts` by data name."""
+    """Augmentation and volume normalization of speech from the options, and tokenization of `texts` by data name."""
     from tympan.data.preprocess import Preprocessor, SpeechPreprocessor
 
     conf = config.preprocessor_conf
@@ -41,25 +41,25 @@ def speech_preprocess(
 
 
 def speech_rate(config: SpeechTrainConfig) -> int | None:
-    """Samples per second that the options ask for. ESPnet2 also writes `16k`."""
+    """Sample rate of the options, in Hz. ESPnet2 also writes `16k`."""
     text = str(config.preprocessor_conf.get("fs") or config.frontend_conf.get("fs") or "").lower()
     return None if not text else int(float(text[:-1]) * 1000) if text.endswith("k") else int(float(text))
 
 
 def speech_files(config: SpeechTrainConfig) -> list[str | None]:
-    """Files beside the data that decide the result."""
+    """Files besides the data that affect the result."""
     return [config.rir_scp, config.noise_scp, config.normalize_conf.get("stats_file")]
 
 
 def without_normalization(config: Config) -> Config:
-    """For collecting the statistics that the normalization is made from."""
+    """The configuration for collecting normalization statistics."""
     return replace(config, normalize=None, normalize_conf={})
 
 
 def too_short_for_ctc(model: nn.Module, batches: Batches, speeds: Sequence[float]) -> Iterator[Finding]:
-    """Utterances whose tokens, and a blank between equal neighbours, outnumber their encoder frames.
+    """Utterances with fewer encoder frames than tokens plus a CTC blank between equal neighbours.
 
-    Texts are read only where the lengths leave doubt. Where the lengths are not known, nothing is found.
+    Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported.
     """
     import numpy as np
     import torch
@@ -79,7 +79,7 @@ def too_short_for_ctc(model: nn.Module, batches: Batches, speeds: Sequence[float
         needed = len(text) + int((text[1:] == text[:-1]).sum())
         if frames[row] < needed:
             found.append(f"{utterance.id}: {int(frames[row])} encoder frames for a transcript that needs {needed}")
-    yield Finding("utterances are too short for CTC and teach it nothing", found)
+    yield Finding("utterances are too short for CTC and do not contribute to training", found)
 
 
 def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None) -> WaveformAugmentation | None:
@@ -106,7 +106,7 @@ def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int 
 
 
 def _refuse_waveform_options(config: SpeechTrainConfig, conf: Mapping[str, Any]) -> None:
-    """Stored features would be taken for samples of many channels, and be spoilt without a word."""
+    """Reject audio options for stored features, which would silently be processed as multi-channel audio."""
     if config.input_size is None:
         return
     options = {
@@ -120,4 +120,6 @@ def _refuse_waveform_options(config: SpeechTrainConfig, conf: Mapping[str, Any])
     }
     given = [name for name, value in options.items() if value]
     if given:
-        raise UserError(f"{', '.join(given)}: works on recordings, but input_size says that features are given")
+        raise UserError(
+            f"{', '.join(given)}: only works with audio input, but input_size is set, so the input is features"
+        )

@@ -1,4 +1,4 @@
-"""Speech translation: speech and its translation to a model that translates. The source transcript is optional."""
+"""Speech translation: trained on speech and translations. The source transcript is optional."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks with texts share."""
+"""Code shared by the tasks with text."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 
 
 def complete_text(text: TextConfig) -> list[str]:
-    """The token list as it is saved: the tokens themselves instead of their file."""
+    """The token list as it is saved: the tokens themselves instead of a file."""
     from tympan.text.codec import read_vocabulary
 
     return list(read_vocabulary(text).tokens)
 
 
 def tokens_of(text: TextConfig) -> Tokens:
-    """Of a completed configuration."""
+    """The tokens of a completed configuration."""
     assert isinstance(text.token_list, list), "the configuration is not complete"
     return Tokens(text.token_type, tuple(text.token_list))
 
 
 def empty_texts(batches: Batches, name: str) -> Iterator[Finding]:
-    """Utterances whose text is empty. If none has a text, that is a mistake."""
+    """Utterances with empty text. If all texts are empty, a UserError is raised."""
     tokens = batches.lengths().get(name)
     if tokens is None:
         return
