@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-.PHONY: help setup test test-all lint format types layers demo bench an4-seeds clean
+.PHONY: help setup test test-all lint format types layers demo bench an4-seeds wheel docs clean
 
 help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"
@@ -16,6 +16,7 @@ help:
 	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
 	@echo "make bench      all benchmarks, written to benchmarks/RESULTS.md (PEER_ENV=DIR: beside ESPnet)"
 	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
+	@echo "make wheel      the wheel and the source distribution, in dist/"
 	@echo "make lint | format | types | layers | clean"
 
 setup: $(READY)
@@ -63,6 +64,10 @@ bench: $(READY)
 
 an4-seeds: $(READY)
 	egs/an4/asr1/seeds.sh $(if $(DATA),--data $(abspath $(DATA)))
+
+wheel: $(READY)
+	$(PIP) install --quiet build
+	$(BIN)/python -m build
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
