@@ -3,12 +3,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 READY_TEST := $(VENV)/.ready-test
+DOCS_VENV := .venv-docs
+READY_DOCS := $(DOCS_VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two pytest processes with one thread each beat one process with two.
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
+<<<<<<< HEAD
 .PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds clean
+=======
+.PHONY: help setup test test-all lint format types layers demo bench an4-seeds wheel docs clean
+>>>>>>> w-wheel
 
 help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"
@@ -17,6 +23,8 @@ help:
 	@echo "make bench      all benchmarks, written to benchmarks/RESULTS.md (PEER_ENV=DIR: beside ESPnet)"
 	@echo "make compat     every recipe configuration of a checkout of ESPnet (ESPNET=DIR): which are read, build and train"
 	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
+	@echo "make docs       the documentation site, in build/site; a broken link is an error"
+	@echo "make wheel      the wheel and the source distribution, in dist/"
 	@echo "make lint | format | types | layers | clean"
 
 setup: $(READY)
@@ -38,7 +46,7 @@ $(READY_TEST): $(READY) requirements-test.txt
 test: lint types layers $(READY_TEST)
 	$(PYTEST)
 
-test-all: lint types layers $(READY_TEST)
+test-all: lint types layers docs $(READY_TEST)
 	$(PYTEST) -m ''
 
 lint: $(READY)
@@ -69,6 +77,19 @@ compat: $(READY)
 an4-seeds: $(READY)
 	egs/an4/asr1/seeds.sh $(if $(DATA),--data $(abspath $(DATA)))
 
+# An environment of its own: the reference is made from the source, so it needs neither torch nor Tympan's dependencies.
+$(READY_DOCS): requirements-docs.txt
+	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
+	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install -r requirements-docs.txt
+	touch $@
+
+docs: $(READY_DOCS)
+	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+
+wheel: $(READY)
+	$(PIP) install --quiet build
+	$(BIN)/python -m build
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
+	rm -rf $(VENV) $(DOCS_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build dist src/*.egg-info
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,8 @@ import yaml
 from tympan.config import dump_config, parse_training
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
+from tympan.recipe.recipe import parse_options
+from tympan.recipe.shipped import with_shipped_conf
 
 ROOT = Path(__file__).resolve().parents[2]
 CONF = ROOT / "egs" / "aishell" / "asr1" / "conf"
@@ -77,6 +79,20 @@ def test_recognisers_parse(path: Path) -> None:
 )
 def test_language_models_parse(path: Path) -> None:
     resolved(LmTrainConfig, path)
+
+
+@pytest.mark.parametrize("corpus", ["aishell", "an4"])
+def test_a_directory_without_conf_uses_the_recipes_own(
+    corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = parse_options([corpus, "--train_config", "conf/mine.yaml"])
+    options = with_shipped_conf(given)
+    assert Path(options.decode_config).samefile(ROOT / "egs" / corpus / "asr1" / "conf" / "decode.yaml")
+    assert Path(options.fbank_config).is_file()
+    assert options.train_config == "conf/mine.yaml"
+    (tmp_path / "conf").mkdir()
+    assert with_shipped_conf(given) == given
 
 
 def test_results_say_which_numbers_are_published() -> None:

@@ -14,6 +14,7 @@ from tympan.recipe.corpus import Corpus, defaults_of, find_corpus
 from tympan.recipe.feature_source import FeatureSource
 from tympan.recipe.options import RecipeOptions, with_defaults
 from tympan.recipe.raw_audio import RawAudio
+from tympan.recipe.shipped import with_shipped_conf
 from tympan.recipe.stored_features import StoredFeatures
 from tympan.recipe.tokens import Tokens, find_tokens
 
@@ -29,7 +30,12 @@ class Recipe:
 
     @classmethod
     def of(cls, options: RecipeOptions, corpus: Corpus | None = None) -> Recipe:
+<<<<<<< HEAD
         """Build the recipe from the options."""
+=======
+        """The recipe that the options describe."""
+        options = with_shipped_conf(options)
+>>>>>>> w-wheel
         tokens = find_tokens(options)
         found = find_corpus(options) if corpus is None else corpus
         return cls(options, found, tokens, find_features(options, tokens))
