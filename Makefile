@@ -10,11 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 WORKERS ?= 2
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
 
-<<<<<<< HEAD
-.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds clean
-=======
-.PHONY: help setup test test-all lint format types layers demo bench an4-seeds wheel docs clean
->>>>>>> w-wheel
+.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds wheel docs clean
 
 help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"

@@ -30,12 +30,8 @@ class Recipe:
 
     @classmethod
     def of(cls, options: RecipeOptions, corpus: Corpus | None = None) -> Recipe:
-<<<<<<< HEAD
         """Build the recipe from the options."""
-=======
-        """The recipe that the options describe."""
         options = with_shipped_conf(options)
->>>>>>> w-wheel
         tokens = find_tokens(options)
         found = find_corpus(options) if corpus is None else corpus
         return cls(options, found, tokens, find_features(options, tokens))
