@@ -64,20 +64,30 @@ def train(
     from tympan.config.parse import as_yaml
     from tympan.config.read import make_training_config
     from tympan.config.yaml_text import dump_yaml
+    from tympan.runtime.stop import EXIT_REQUEUE
     from tympan.tasks import find_task
     from tympan.training.checkpoint import read_reporter
     from tympan.training.session import run_training
+    from tympan.training.task import check_task
 
     chosen = find_task(task) if isinstance(task, str) else task() if isinstance(task, type) else task
     files = [str(path) for path in ([config] if isinstance(config, str | os.PathLike) else config)]
     given = as_yaml({**options, "output_dir": os.fspath(output_dir)})
+    check_task(type(chosen))
     checked = make_training_config(chosen.config_class, files, given)
+    if type(chosen).__module__ == "__main__" and max(checked.ngpu, checked.nproc) > 1:
+        raise UserError(
+            f"{type(chosen).__name__} is defined in the running script, and worker processes can't import it from "
+            "there: put it into a module"
+        )
     with tempfile.TemporaryDirectory(prefix="tympan-train-") as folder:
         # Worker processes of the same run read the options from here
         written = Path(folder, "options.yaml")
         written.write_text(dump_yaml(given), encoding="utf-8")
         argv = [word for path in (*files, str(written)) for word in ("--config", path)]
         code = run_training(chosen, checked, argv=argv)
+    if code not in (0, EXIT_REQUEUE):
+        raise RuntimeError(f"training failed with exit code {code}; {Path(output_dir) / 'train.log'} says more")
     directory = Path(output_dir)
     has_epochs = not (checked.collect_stats or checked.dry_run)
     return TrainedRun(directory, code == 0, dict(read_reporter(directory).stats) if has_epochs else {})

@@ -65,7 +65,7 @@ def random_model(folder: Path, model: str, lm: str, dtype: torch.dtype) -> Loade
     return LoadedModel(
         model=built.to(dtype).eval(),
         codec=build_codec(config.text),
-        input=speech_input(config, built, folder=folder),
+        input=speech_input(config, built, folder=folder, device=torch.device("cpu")),
         device=torch.device("cpu"),
         dtype=dtype,
         lm=build_lm(load_training_config(LmTrainConfig, folder / "lm.yaml")).to(dtype).eval(),

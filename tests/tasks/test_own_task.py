@@ -119,3 +119,52 @@ def test_a_task_that_does_not_exist(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "there is no task 'asrr'. Did you mean 'asr'?" in done.stderr
     assert "the first argument names the task" in run("tympan train --max_epoch 2", tmp_path).stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("class Odd:\n    pass\n", "broken:Odd is not a task: a task inherits from tympan.tasks.Task"),
+        (
+            "from tympan.tasks import Task\nclass Odd(Task):\n    name = 'odd'\n",
+            "lacks config_class, required_data, build_model",
+        ),
+    ],
+)
+def test_a_class_that_is_no_task_is_named(code: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(code, encoding="utf-8")
+    done = run("tympan train broken:Odd --max_epoch 1", tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert message in done.stderr
+
+
+def test_a_model_that_takes_every_tensor_and_one_that_returns_no_loss(workplace: Path) -> None:
+    code = block("python")
+    forward = "def forward(self, speech: Tensor, speech_lengths: Tensor, label: Tensor) -> Loss:\n"
+    names = "        speech, speech_lengths, label = (tensors[n] for n in ('speech', 'speech_lengths', 'label'))\n"
+    every = code.replace(forward, f"def forward(self, **tensors: Tensor) -> Loss:\n{names}")
+    assert every != code
+    (workplace / "every.py").write_text(every, encoding="utf-8")
+    done = run("tympan train every:KeywordTask --config train.yaml --output_dir every --max_epoch 1", workplace)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (workplace / "lossless.py").write_text(code.replace("return Loss(", "return ("))
+    done = run("tympan train lossless:KeywordTask --config train.yaml --output_dir lossless --max_epoch 1", workplace)
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "forward of KeywordModel must return a tympan.models.loss.Loss, found tuple" in done.stderr
+
+
+def test_python_raises_where_training_failed(workplace: Path) -> None:
+    broken = block("python").replace(
+        "        features, lengths", "        raise RuntimeError('boom')\n        features, lengths"
+    )
+    (workplace / "failing.py").write_text(broken, encoding="utf-8")
+    script = (
+        "import tympan\n"
+        "try:\n"
+        "    tympan.train('failing:KeywordTask', 'train.yaml', output_dir='fails', nproc=2, max_restarts=0)\n"
+        "except RuntimeError as error:\n"
+        "    print('raised:', error)\n"
+    )
+    (workplace / "script.py").write_text(script, encoding="utf-8")
+    done = run("python script.py", workplace)
+    assert "raised: training failed with exit code 1" in done.stdout, done.stderr[-2000:]

@@ -12,6 +12,7 @@ from typing import Any
 from tympan.bin.asr_inference import run_inference
 from tympan.config import option, parse_args
 from tympan.config.option import not_yet, options_of
+from tympan.config.st import StTrainConfig
 from tympan.decode.options import (
     MODEL,
     RULES,
@@ -44,7 +45,7 @@ class Options(WorkOptions, ImportOptions, SpeechDataOptions):
         None, help="sentencepiece model to use instead of the one in the config", group=MODEL
     )
     ctc_weight: float = option(
-        0.0,
+        StTrainConfig.DECODE_DEFAULTS["ctc_weight"],
         help="weight of the target-language CTC (models with st_mtlalpha above 0); the decoder gets 1 - ctc_weight",
         group=SEARCH,
         least=0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from tympan.config.choices import (
     CTCS,
@@ -100,6 +100,9 @@ class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, Trai
 @dataclass(frozen=True, kw_only=True)
 class SpeechToTextConfig(TextOptions, SpeechTrainConfig):
     """The options of every task from speech to text."""
+
+    DECODE_DEFAULTS: ClassVar[Mapping[str, Any]] = {}
+    """Decode options whose defaults differ for models of this kind."""
 
     @property
     def text(self) -> TextConfig:

@@ -54,6 +54,7 @@ class StPreprocessorConf:
 class StTrainConfig(SpeechToTextConfig):
     """The configuration of a translation model's training run. `text` is the target language, `src_text` the source."""
 
+    DECODE_DEFAULTS: ClassVar[Mapping[str, Any]] = {"ctc_weight": 0.0}
     OPTION_ORDER: ClassVar[tuple[str, ...]] = (
         *OPTION_ORDER[: OPTION_ORDER.index("token_list")],
         *_ORDER.split(),

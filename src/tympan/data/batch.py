@@ -62,9 +62,11 @@ class Batch:
 
 
 def tensors_for(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names a model's method takes."""
-    names = inspect.signature(function).parameters
-    return {name: tensor for name, tensor in tensors.items() if name in names}
+    """The tensors whose names a model's method takes; all of them for one with `**tensors`."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return dict(tensors)
+    return {name: tensor for name, tensor in tensors.items() if name in parameters}
 
 
 class Batches(Protocol):

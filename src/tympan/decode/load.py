@@ -98,7 +98,7 @@ def load_model(
     return LoadedModel(
         model=model,
         codec=codec,
-        input=speech_input(config, model, folder=files.asr_train_config.parent),
+        input=speech_input(config, model, folder=files.asr_train_config.parent, device=device),
         device=device,
         dtype=number_format,
         lm=lm,

@@ -9,7 +9,7 @@ import contextlib
 import io
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -280,6 +280,8 @@ def read_decode_config(path: Path) -> DecodeOptions:
     mine = Layer({name: value for name, value in layer.values.items() if name in known}, layer.where)
     options = resolve(DecodeOptions, [mine], rules=RULES)
     resolve(InferenceOptions, [layer], rules=RULES, is_complete=False)
+    if options.search is not None and (unused := unused_options(find_search(options.search), set(mine.values))):
+        logger.warning("%s: %s", path, unused)
     return options
 
 
@@ -322,3 +324,9 @@ def report_idle(kind: SearchKind | None, given: Mapping[str, Any], *, has_lm: bo
     ):
         if given.get(name) and not is_there and (kind is None or name in kind.uses):
             logger.warning("%s %g changes nothing: there is no %s", name, given[name], model)
+
+
+def report_missing_ctc(has_ctc: bool, given: Collection[str], kind: SearchKind) -> None:
+    """Warn of a given weight of CTC that the model does not have."""
+    if not has_ctc and "ctc_weight" in given and "ctc_weight" in kind.uses:
+        logger.warning("ctc_weight changes nothing: the model was trained without CTC")

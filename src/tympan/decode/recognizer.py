@@ -22,11 +22,12 @@ from tympan.decode.alignment import Aligned, AlignedToken, GivenText, align_segm
 from tympan.decode.hypothesis import Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
-from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle
+from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle, report_missing_ctc
 from tympan.decode.search import Encoded, Ended, SearchKind, find_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
 from tympan.errors import UserError
+from tympan.models.build import speech_kind
 from tympan.models.encoder.packed import group_by_length
 from tympan.models.parts import Packs
 from tympan.models.speech_model import SpeechModel
@@ -75,10 +76,12 @@ class Recognizer:
         unknown = [name for name in options if name not in known]
         if unknown:
             raise UserError(f"there is no decode option '{unknown[0]}'; known: {', '.join(known)}")
-        chosen = merged_options(files.settings, options, allow_import=allow_import)
+        defaults = speech_kind(files.config_values()).config_class.DECODE_DEFAULTS
+        chosen = merged_options({**defaults, **files.settings}, options, allow_import=allow_import)
         loaded = load_model(files, device=named_device(device), dtype=dtype, allow_import=allow_import)
         recognizer = cls(loaded, chosen, limits=limits)
         report_idle(recognizer.kind, options, has_lm=files.lm_file is not None, has_ngram=files.ngram_file is not None)
+        report_missing_ctc(loaded.model.has_ctc, options, recognizer.kind)
         return recognizer
 
     @property

@@ -21,9 +21,10 @@ from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import AUDIO_TYPES, find_segment, read_value, require_type, value_seconds
 from tympan.decode.journal import Journal, Result, Utterance, origin_of
 from tympan.decode.model_files import ModelFiles
-from tympan.decode.options import BatchLimits, DecodeOptions, unused_options
+from tympan.decode.options import BatchLimits, DecodeOptions, report_missing_ctc, unused_options
 from tympan.decode.output import clear_output_tree, write_output_tree
 from tympan.decode.recognizer import Recognizer
+from tympan.decode.search import SEARCHES
 from tympan.decode.segments import plan_by_length
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
@@ -192,6 +193,7 @@ def _built(key: str) -> Recognizer:
         torch.set_num_threads(spec.num_threads)
     loaded = load_model(spec.files, device=torch.device(spec.device), dtype=spec.dtype, allow_import=spec.allow_import)
     recognizer = Recognizer(loaded, spec.options, limits=spec.limits)
+    report_missing_ctc(loaded.model.has_ctc, spec.given, recognizer.kind)
     if spec.options.search is None and (unused := unused_options(recognizer.kind, set(spec.given))):
         logger.warning(unused)
     return recognizer
@@ -283,8 +285,13 @@ def _conditions(spec: DecodeSpec) -> dict[str, Any]:
         name: None if path is None else f"{path.name} ({_fingerprint(path)})"
         for name, path in (spec.files.paths | spec.files.companions()).items()
     }
+    options = asdict(spec.options)
+    # A default and the same value given are one decode; journals of the first release have no `search_conf`
+    options["search"] = spec.options.search or SEARCHES.names()[0]
+    if not options["search_conf"]:
+        del options["search_conf"]
     cut = {"max_piece_s": spec.limits.max_piece_s}
-    return {**marks, **asdict(spec.options), "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
+    return {**marks, **options, "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
 
 
 def _fingerprint(path: Path) -> str:

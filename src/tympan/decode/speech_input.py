@@ -88,22 +88,23 @@ class FeatureRecipe:
         return compute_features(Audio(samples, self.rate), self.options, utterance="audio", stats=self.stats)
 
 
-def speech_input(config: SpeechTrainConfig, model: SpeechModel, *, folder: Path) -> SpeechInput:
+def speech_input(config: SpeechTrainConfig, model: SpeechModel, *, folder: Path, device: torch.device) -> SpeechInput:
     """Of a model and its training configuration."""
     if config.input_size is None:
         rate = parse_rate(config.frontend_conf.get("fs", 16000))
-        return SpeechInput(rate=rate, frame_shift_s=_samples_per_frame(model) / rate)
+        return SpeechInput(rate=rate, frame_shift_s=_samples_per_frame(model, device) / rate)
     path = folder / FEATURES_FILE
     recipe = FeatureRecipe(path) if path.exists() else None
     rate = 16000 if recipe is None else recipe.rate
     shift_s = 0.01 if recipe is None else recipe.frame_shift_s
-    return SpeechInput(rate=rate, frame_shift_s=_samples_per_frame(model) * shift_s, recipe=recipe, wants_features=True)
+    return SpeechInput(
+        rate=rate, frame_shift_s=_samples_per_frame(model, device) * shift_s, recipe=recipe, wants_features=True
+    )
 
 
-def _samples_per_frame(model: SpeechModel) -> int:
+def _samples_per_frame(model: SpeechModel, device: torch.device) -> int:
     """Samples (or feature frames) between two encoder frames."""
     short, long = 1 << 20, 1 << 22
-    device = next(model.parameters()).device
     frames: list[int] = model.output_lengths(torch.tensor([short, long], device=device)).tolist()
     return round((long - short) / (frames[1] - frames[0]))
 

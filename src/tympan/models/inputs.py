@@ -83,8 +83,10 @@ def prepare_features(
             features = model.specaug(features, lengths, augment_seed)
         if model.normalize is not None:
             features = model.normalize(features, lengths)
-    if features.is_floating_point():
-        features = features.to(next(model.encoder.parameters()).dtype)
+    # An encoder whose layers are all laid out for oneDNN has no parameters left, and computes in float32
+    weight = next(model.encoder.parameters(), None)
+    if features.is_floating_point() and weight is not None:
+        features = features.to(weight.dtype)
     if model.preencoder is not None:
         features = model.preencoder(features)
     return features, lengths

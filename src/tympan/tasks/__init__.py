@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tympan.config.registry import Registry
-from tympan.training.task import AnyTask, Finding, Task, Tokens, train_command
+from tympan.training.task import AnyTask, Finding, Task, Tokens, check_task, train_command
 
 __all__ = ["TASKS", "Finding", "Task", "Tokens", "find_task", "train_command"]
 
@@ -15,5 +15,7 @@ TASKS = Registry(
 
 def find_task(name: str) -> AnyTask:
     """The task of a name, or a class of the user's own: `package.module:MyTask`."""
-    task: AnyTask = TASKS.get_class(name)()
+    found = TASKS.get_class(name)
+    check_task(found)
+    task: AnyTask = found()
     return task

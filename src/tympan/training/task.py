@@ -107,11 +107,23 @@ AnyTask = Task[Any]
 
 def train_command(task: AnyTask, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
     """Parse the options of a task and train."""
+    check_task(type(task))
     description = (type(task).__doc__ or "").partition("\n")[0]
     config = parse_training(task.config_class, argv, prog=prog or f"tympan train {task.name}", description=description)
     from tympan.training.session import run_training
 
     return run_training(task, config, argv=argv)
+
+
+def check_task(task_class: type[Any]) -> None:
+    """UserError for a class that is no task, or lacks what every task must state."""
+    where = f"{task_class.__module__}:{task_class.__qualname__}"
+    if Task not in task_class.__mro__:
+        raise UserError(f"{where} is not a task: a task inherits from tympan.tasks.Task (docs/tasks.md)")
+    missing = [name for name in ("name", "config_class", "required_data") if not hasattr(task_class, name)]
+    missing += ["build_model"] if task_class.build_model is Task.build_model else []
+    if missing:
+        raise UserError(f"the task {where} lacks {', '.join(missing)} (docs/tasks.md shows a complete one)")
 
 
 def check_data_names(task: AnyTask, config: TrainConfig) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.config.train import UpdateOptions
-from tympan.data.batch import Batch
+from tympan.data.batch import Batch, tensors_for
 from tympan.errors import UserError
 from tympan.models.loss import Loss, Stat
 from tympan.runtime.comm import Comm
@@ -79,7 +78,6 @@ class Updater:
             raise UserError("--optim lbfgs has no loss scaling: use --train_dtype float32 or bfloat16")
         is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not self.scaler.is_enabled
         self._defers = is_fused and (device.type != "cpu" if defers is None else defers)
-        self._inputs = frozenset(inspect.signature(parallel.module.forward).parameters)
 
     def learn(self, batches: Iterable[Batch], *, number: int, reporter: EpochReporter) -> None:
         """One update from the next `number` batches, as if they were one large batch.
@@ -133,7 +131,13 @@ class Updater:
         tensors = self.precision.inputs(batch.or_stand_in().to(self.device, non_blocking=True).tensors)
         model = self.parallel.model if torch.is_grad_enabled() else self.parallel.module
         with self.parallel.holding(share > 0), self.precision.forward_context():
-            return model(**{name: tensor for name, tensor in tensors.items() if name in self._inputs}), share
+            loss = model(**tensors_for(self.parallel.module.forward, tensors))
+        if not isinstance(loss, Loss):
+            raise UserError(
+                f"forward of {type(self.parallel.module).__name__} must return a tympan.models.loss.Loss, "
+                f"found {type(loss).__name__} (docs/tasks.md)"
+            )
+        return loss, share
 
     def check(self) -> None:
         """Look at the updates whose finiteness has not been read yet; the same ones on every rank."""
