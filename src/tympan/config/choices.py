@@ -10,10 +10,11 @@ _NO_DECODER = "use 'transformer' or 'rnn', or null for CTC alone"
 
 FRONTENDS = Registry(
     "frontend",
-    {"default": "tympan.features.frontend:DefaultFrontend"},
-    not_yet=dict.fromkeys(
-        ("sliding_window", "s3prl", "espnet_ssl", "fused", "whisper", "huggingface", "wav2vec_cnn"), _NO_FRONTEND
-    ),
+    {
+        "default": "tympan.features.frontend:DefaultFrontend",
+        "sliding_window": "tympan.features.windows:SlidingWindow",
+    },
+    not_yet=dict.fromkeys(("s3prl", "espnet_ssl", "fused", "whisper", "huggingface", "wav2vec_cnn"), _NO_FRONTEND),
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(
@@ -23,8 +24,10 @@ NORMALIZERS = Registry(
 )
 PREENCODERS = Registry(
     "preencoder",
-    {"linear": "tympan.models.preencoder:LinearProjection"},
-    not_yet={"sinc": "use --frontend default without a preencoder"},
+    {
+        "linear": "tympan.models.preencoder:LinearProjection",
+        "sinc": "tympan.models.sinc:LightweightSincConvs",
+    },
 )
 ENCODERS = Registry(
     "encoder",
@@ -33,6 +36,7 @@ ENCODERS = Registry(
         "transformer": "tympan.models.encoder.transformer:TransformerEncoder",
         "e_branchformer": "tympan.models.encoder.e_branchformer:EBranchformerEncoder",
         "branchformer": "tympan.models.encoder.branchformer:BranchformerEncoder",
+        "multiconv_conformer": "tympan.models.encoder.multiconv_conformer:MultiConvConformerEncoder",
         "rnn": "tympan.models.encoder.rnn:RnnEncoder",
         "vgg_rnn": "tympan.models.encoder.vgg_rnn:VggRnnEncoder",
     },
@@ -49,7 +53,6 @@ ENCODERS = Registry(
             "longformer",
             "whisper",
             "avhubert",
-            "multiconv_conformer",
             "beats",
         ),
         _NO_ENCODER,

@@ -229,6 +229,7 @@ if TYPE_CHECKING:
     from tympan.features.frontend import DefaultFrontend
     from tympan.features.mvn import GlobalMvn, UtteranceMvn
     from tympan.features.specaug import SpecAug
+    from tympan.features.windows import SlidingWindow
     from tympan.models.decoder.rnn import RnnDecoder
     from tympan.models.decoder.transformer import TransformerDecoder
     from tympan.models.encoder.blocks import BlockEncoder
@@ -237,13 +238,14 @@ if TYPE_CHECKING:
     from tympan.models.lm.seq_rnn import SequentialRnnLm
     from tympan.models.lm.transformer import TransformerLm
     from tympan.models.preencoder import LinearProjection
+    from tympan.models.sinc import LightweightSincConvs
     from tympan.nn.attention import MultiHeadedAttention
     from tympan.nn.rnn_attention import DotAttention, MultiHeadAttention, NoAttention, RnnAttention
 
-    _FRONTENDS: tuple[type[Frontend], ...] = (DefaultFrontend,)
+    _FRONTENDS: tuple[type[Frontend], ...] = (DefaultFrontend, SlidingWindow)
     _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)
-    _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection,)
+    _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection, LightweightSincConvs)
     _ENCODERS: tuple[type[Encoder], ...] = (BlockEncoder, RnnEncoder, VggRnnEncoder)
     _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, RnnDecoder)
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)

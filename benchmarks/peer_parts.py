@@ -1,0 +1,68 @@
+"""Reference values of ESPnet2's parts, for tests/models/test_peer_parts.py. Runs in ESPnet's environment.
+
+usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_parts.py [OUTPUT.json]
+
+ENV is made by `peer_espnet.py --setup`, which also puts the stand-in for torchaudio into WORK/stand_in. Weights and
+inputs come from tests/models/part_cases.py, so that the file holds results only. Each utterance is run alone: ESPnet2's
+results depend on padding.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from espnet2.asr.encoder.multiconvformer_encoder import MultiConvConformerEncoder
+from espnet2.asr.frontend.windowing import SlidingWindow
+from espnet2.asr.preencoder.sinc import LightweightSincConvs
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+from tests.models import part_cases as cases  # noqa: E402
+
+GOLDEN = ROOT / "tests" / "models" / "golden_parts.json"
+
+
+@torch.no_grad()
+def main() -> None:
+    torch.set_num_threads(1)
+    golden: dict[str, Any] = {}
+    for name, conf in cases.MULTICONV.items():
+        encoder = MultiConvConformerEncoder(cases.FEATURES, **conf).eval()
+        cases.fill(encoder)
+        outs = [encoder(cases.features(i), torch.tensor([n]))[0] for i, n in enumerate(cases.LENGTHS)]
+        golden[f"multiconv {name}"] = {"shapes": shapes(encoder), "outputs": [summary(out[0]) for out in outs]}
+    for name, conf in cases.SINC.items():
+        sinc = LightweightSincConvs(**conf).eval()
+        filters = sinc.filters.f.flatten()[::16].tolist()
+        cases.fill(sinc, keeps=(".f",))
+        windows, lengths = SlidingWindow()(cases.speech(0), torch.tensor([cases.SAMPLES[0]]))
+        out = sinc(windows, lengths)[0]
+        golden[f"sinc {name}"] = {"shapes": shapes(sinc), "filters": filters, "outputs": [summary(out[0])]}
+    for name, conf in cases.WINDOWS.items():
+        frontend = SlidingWindow(**conf)
+        made = [frontend(cases.speech(i), torch.tensor([n])) for i, n in enumerate(cases.SAMPLES)]
+        golden[f"windows {name}"] = {
+            "lengths": [int(lengths) for _, lengths in made],
+            "outputs": [summary(out[0].flatten(1)) for out, _ in made],
+        }
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
+    output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
+    output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def shapes(module: torch.nn.Module) -> dict[str, list[int]]:
+    return {cases.newest_name(name): list(tensor.shape) for name, tensor in module.state_dict().items()}
+
+
+def summary(out: torch.Tensor) -> dict[str, Any]:
+    """The shape, and every so many values of (frames, size)."""
+    step = max(out.numel() // 40, 1)
+    return {"shape": list(out.shape), "step": step, "values": [round(v, 7) for v in out.flatten()[::step].tolist()]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Parts and inputs made by formula, the same for Tympan's tests and for benchmarks/peer_parts.py.
+
+This file runs in ESPnet's environment too, so it imports nothing of Tympan.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+LENGTHS = (53, 38, 45)
+"""Frames of each utterance."""
+SAMPLES = (2000, 1570, 400)
+FEATURES = 20
+
+_SMALL = {"output_size": 8, "attention_heads": 2, "linear_units": 12, "num_blocks": 2, "cgmlp_linear_units": 16}
+_KERNELS = {"multicgmlp_kernel_sizes": "3,7", "multicgmlp_merge_conv_kernel": 5}
+
+MULTICONV: dict[str, dict[str, Any]] = {
+    "concat_fusion": {**_SMALL, **_KERNELS, "rel_pos_type": "latest", "macaron_style": True},
+    "concat": {**_SMALL, **_KERNELS, "multicgmlp_type": "concat", "use_linear_after_conv": True},
+    "sum": {**_SMALL, **_KERNELS, "multicgmlp_type": "sum", "gate_activation": "tanh", "rel_pos_type": "latest"},
+    "sum_linear": {**_SMALL, **_KERNELS, "multicgmlp_type": "sum", "multicgmlp_use_non_linear": False},
+    "weighted_sum": {
+        **_SMALL,
+        **_KERNELS,
+        "multicgmlp_type": "weighted_sum",
+        "pos_enc_layer_type": "abs_pos",
+        "selfattention_layer_type": "selfattn",
+    },
+    "one_kernel": {**_SMALL, "multicgmlp_kernel_sizes": 5, "normalize_before": False, "input_layer": "linear"},
+}
+SINC: dict[str, dict[str, Any]] = {
+    "mel": {},
+    "bark": {
+        "fs": "8k",
+        "out_channels": 128,
+        "activation_type": "relu",
+        "windowing_type": "none",
+        "scale_type": "bark",
+    },
+}
+WINDOWS: dict[str, dict[str, Any]] = {"usual": {}, "other": {"win_length": 300, "hop_length": 70, "channels": 1}}
+
+
+def fill(module: nn.Module, *, keeps: tuple[str, ...] = ()) -> None:
+    """Weights that depend on the name's order and the position; those whose name ends with one of `keeps` stay."""
+    named = sorted(module.state_dict().items(), key=lambda item: newest_name(item[0]))
+    for number, (name, tensor) in enumerate(named):
+        if name.endswith(("num_batches_tracked", *keeps)):
+            continue
+        values = torch.sin(torch.arange(tensor.numel(), dtype=torch.float64) * 0.7 + number)
+        is_scale = name.endswith(("running_var", "norm.weight", "BatchNorm.weight"))
+        values = 1.0 + 0.3 * values if is_scale else 0.4 * values
+        tensor.copy_(values.view(tensor.shape).to(tensor.dtype))
+
+
+def newest_name(name: str) -> str:
+    """As the newest ESPnet2 names a parameter: its subsampling had a sequence of one layer before."""
+    return name.replace("embed.out.0.", "embed.out.")
+
+
+def features(index: int, size: int = FEATURES) -> Tensor:
+    """(1, frames, size) of one utterance."""
+    count = LENGTHS[index]
+    grid = torch.arange(count * size, dtype=torch.float64) * (0.37 + 0.11 * index)
+    return torch.cos(grid).view(1, count, size).float()
+
+
+def speech(index: int) -> Tensor:
+    """(1, samples) of one utterance."""
+    time = torch.arange(SAMPLES[index], dtype=torch.float64)
+    return (0.3 * torch.sin(time * (0.05 + 0.02 * index)) + 0.1 * torch.cos(time * 0.9)).float().unsqueeze(0)
