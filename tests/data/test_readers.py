@@ -167,7 +167,8 @@ def test_sizes_of_other_matrices(corpus: Path) -> None:
 
 
 def test_sizes_of_kaldis_own_archives(golden: Path) -> None:
-    archives = sorted((golden / "kaldi").glob("*.method*.ark"))
+    first = golden / "kaldi" / "BAC009S0150W0040.fbank_pitch.method1.ark"
+    archives = sorted(first.parent.glob("*.method*.ark"))
     assert archives
     for path in archives:
         for key, matrix in read_ark(path):

@@ -74,6 +74,11 @@ def test_agrees_with_lmplz(golden: Path, name: str, order: int, prune: tuple[int
     assert bool(found.fallback_orders) == name.startswith("tiny")
 
 
+def test_agrees_with_lmplz_on_random_text(golden: Path) -> None:
+    folder = golden / "espnet2" / "conformer_ngram"
+    assert_same(ngrams(train(folder / "train.txt", 4).model), lmplz(folder / "4gram.arpa"))
+
+
 @pytest.mark.parametrize("key_bits", [24, 34])
 def test_a_vocabulary_too_large_for_one_key(golden: Path, monkeypatch: pytest.MonkeyPatch, key_bits: int) -> None:
     """Eleven bits a word: four words need 44."""
