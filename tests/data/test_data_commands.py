@@ -88,7 +88,7 @@ def test_clashing_ids_are_refused(whole: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     data = DataDir.read(whole)
     DataDir(whole, {**data.tables, "text": {**data.text, "a-1": "other words"}}).write(other)
-    with pytest.raises(UserError, match=r"other/text: 'a-1' means something else.*\n`tympan copy_data --utt_prefix"):
+    with pytest.raises(UserError, match=r"other/text: 'a-1' has another value.*\n`tympan copy_data --utt_prefix"):
         combine_data.main([str(tmp_path / "out"), str(whole), str(other)])
     assert combine_data.main([str(tmp_path / "out"), str(whole), str(whole)]) == 0
 

@@ -93,7 +93,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(tmp_path: Path, caplog: 
     path = write(tmp_path / "text", "a 1\n")
     (tmp_path / ".tympan").write_text("a file in the way")
     assert Table(path).find("a") == 0
-    assert "is not kept" in caplog.text
+    assert "cannot cache" in caplog.text
 
 
 @pytest.mark.usefixtures("always_cached")
@@ -159,7 +159,7 @@ def test_faults_of_shape_files(tmp_path: Path) -> None:
         read_shapes(write(tmp_path / "s", "a 1\nb x\n"))
     with pytest.raises(UserError, match=r"s:2: expected 'UTTERANCE LENGTH"):
         read_shapes(write(tmp_path / "s", "a 1\nb\n"))
-    with pytest.raises(UserError, match=r"s:2: utterance 'b' has the shape 5,40, the first one has 1,80"):
+    with pytest.raises(UserError, match=r"s:2: utterance 'b' has the shape 5,40, but the first one has 1,80"):
         read_shapes(write(tmp_path / "s", "a 1,80\nb 5,40\n"))
     with pytest.raises(UserError, match=r"s:2: utterance 'b' has the shape 5,80,2"):
         read_shapes(write(tmp_path / "s", "a 1,80\nb 5,80,2\n"))

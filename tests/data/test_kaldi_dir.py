@@ -87,10 +87,10 @@ def test_faults_are_named_with_their_line(directory: Path) -> None:
         DataDir.read(directory)
     assert str(caught.value).splitlines()[:3] == [
         f"{directory}/utt2spk:2: the line is empty",
-        f"{directory}/utt2spk:3: 'a-1' is there twice",
+        f"{directory}/utt2spk:3: 'a-1' appears twice",
         f"{directory}/utt2spk:4: 'a-2' has no value",
     ]
-    with pytest.raises(UserError, match="there is no such data directory"):
+    with pytest.raises(UserError, match="no such data directory"):
         DataDir.read(directory / "nowhere")
     (directory / "utt2spk").write_bytes(b"a-1 \xff\n")
     with pytest.raises(UserError, match="not UTF-8"):
@@ -103,7 +103,7 @@ def test_unknown_recordings_and_empty_segments(directory: Path) -> None:
         list(DataDir.read(directory).parts())
     for times in ("2 1", "nan 1", "0 nan", "0 inf", "-2 1"):
         (directory / "segments").write_text(f"a-1 r1 {times}\n")
-        with pytest.raises(UserError, match=f"the part from {times.replace(' ', ' to ')} s is empty"):
+        with pytest.raises(UserError, match=f"the segment from {times.replace(' ', ' to ')} s is empty"):
             DataDir.read(directory).segments  # noqa: B018
 
 

@@ -64,21 +64,21 @@ def test_every_kind_of_fault_in_one_pass(good: Path) -> None:
     found = [str(fault).removeprefix(f"{good}/") for fault in validate(good).faults]
     expected = [
         "text:2: utterance 's0-u1' has no text",
-        "text:3: 's0-u1' is there twice, first in line 2",
+        "text:3: 's0-u1' appears twice, first on line 2",
         "text:5: 's0-u2' comes after 's1-u3'; ids must be in the order of `LC_ALL=C sort`",
-        "text:5: the line ends with a carriage return (a file from Windows)",
+        "text:5: the line ends with a carriage return (probably written on Windows)",
         "text:6: the line is empty",
         "text:11: utterance 's9-u9' is not in wav.scp",
         "utt2dur:2: the duration of 's0-u1' is 'long', expected a number of seconds",
-        "utt2dur:3: 's0-u2' has 0.9 s here, its audio 0.200 s",
+        "utt2dur:3: 's0-u2' has 0.9 s here, but its audio has 0.200 s",
         "utt2spk:9: expected 'UTTERANCE SPEAKER', found 3 columns",
         f"wav.scp:1: 's0-u0': {good}/s0-u0.flac: there is no such file",
         "wav.scp:2: utterance 's0-u1' is not in utt2dur",
-        "wav.scp:6: recording 's1-u5' has 8000 Hz, 4 of 5 have 16000 Hz",
-        f"wav.scp:7: 's2-u6' would run a program; pass --allow_pipes true if you trust it: 'cat {good}/s2-u6.flac |'",
+        "wav.scp:6: recording 's1-u5' has 8000 Hz, but 4 of 5 have 16000 Hz",
+        f"wav.scp:7: 's2-u6' would run a command; pass --allow_pipes true if you trust it: 'cat {good}/s2-u6.flac |'",
         "wav.scp:9: utterance 's2-u8' is not in text",
         "wav.scp:9: utterance 's2-u8' is not in utt2spk",
-        "spk2utt:3: the utterances of speaker 's2' are not those of utt2spk",
+        "spk2utt:3: the utterances of speaker 's2' differ from utt2spk",
     ]
     for line in expected:
         assert line in found, line
@@ -86,7 +86,7 @@ def test_every_kind_of_fault_in_one_pass(good: Path) -> None:
     rest = [line for line in found if "s1-u3" in line or "s1-u4" in line]
     assert len(rest) == 2
     assert rest[0].startswith(f"wav.scp:4: 's1-u3': {good}/s1-u3.flac: ")
-    assert rest[1].startswith(f"wav.scp:5: 's1-u4': {good}/s1-u4.flac: can't be decoded")
+    assert rest[1].startswith(f"wav.scp:5: 's1-u4': {good}/s1-u4.flac: cannot be decoded")
     assert sorted(rest) == sorted(found)
 
 
@@ -96,7 +96,7 @@ def test_segments_and_archives(good: Path) -> None:
     for name in ("text", "utt2spk", "spk2utt", "utt2dur"):
         (good / name).unlink()
     messages = [str(fault).removeprefix(f"{good}/") for fault in validate(good).errors]
-    assert "segments:2: 's0-b' ends at 5 s, recording 's0-u0' at 0.2 s" in messages
+    assert "segments:2: 's0-b' ends at 5 s, but recording 's0-u0' ends at 0.2 s" in messages
     assert "segments:3: recording 'gone' of utterance 's0-c' is not in wav.scp" in messages
     assert "segments:4: expected 'RECORDING START END', found 's0-u0 0.2'" in messages
     assert f"feats.scp:1: 's0-a': there is no such file: {good}/none.ark" in messages
@@ -127,9 +127,9 @@ def test_fix_sorts_drops_and_keeps_a_copy(good: Path, capsys: pytest.CaptureFixt
     assert fix_data.main([str(good)]) == 0
     output = capsys.readouterr().out
     assert "dropped 's0-u1': utterance 's0-u1' has no text" in output
-    assert "dropped 's1-u3': it is in wav.scp and not in text" in output
+    assert "dropped 's1-u3': it is in wav.scp but not in text" in output
     assert "dropped 's2-u8': 's2-u8': " in output
-    assert "kept 5 utterances, dropped 4; mended lines: 1 duplicate, 8 unsorted" in output
+    assert "kept 5 utterances, dropped 4; fixed lines: 1 duplicate, 8 unsorted" in output
     assert {name: (good / ".backup" / name).read_bytes() for name in old} == old
     assert sorted(read_table(good / ".backup" / "dropped")) == ["s0-u1", "s1-u3", "s2-u7", "s2-u8"]
     assert list(read_table(good / "wav.scp")) == ["s0-u0", "s0-u2", "s1-u4", "s1-u5", "s2-u6"]
@@ -153,7 +153,7 @@ def test_a_file_from_windows_loses_nothing(good: Path) -> None:
 def test_a_directory_is_not_mended_to_nothing(good: Path) -> None:
     (good / "text").write_text("".join(f"{key}\n" for key in IDS))
     before = sorted(good.iterdir())
-    with pytest.raises(UserError, match="not one utterance would remain; nothing was changed"):
+    with pytest.raises(UserError, match="no utterance would remain, so nothing was changed"):
         fix_data.main([str(good)])
     assert sorted(good.iterdir()) == before
     assert len(read_table(good / "wav.scp")) == len(IDS)
@@ -178,14 +178,14 @@ def test_files_about_speakers_and_empty_files(good: Path) -> None:
 def test_what_can_not_be_mended_is_said(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
     soundfile.write(good / "s1-u5.flac", np.zeros(1600), 8000)
     assert fix_data.main([str(good)]) == 1
-    assert "has 8000 Hz, 8 of 9 have 16000 Hz" in capsys.readouterr().out
+    assert "has 8000 Hz, but 8 of 9 have 16000 Hz" in capsys.readouterr().out
     edit(good / "wav.scp", str(good / "s2-u6.flac"), "cat x |")
     with pytest.raises(UserError, match="would run a program"):
         fix_data.main([str(good)])
 
 
 def test_no_directory_and_no_data(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="there is no such data directory"):
+    with pytest.raises(UserError, match="no such data directory"):
         validate(tmp_path / "none")
     with pytest.raises(UserError, match=r"neither wav\.scp nor feats\.scp"):
         validate(tmp_path)

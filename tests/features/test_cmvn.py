@@ -68,7 +68,7 @@ def test_what_kaldi_writes_as_text_is_read(tmp_path: Path) -> None:
 
 def test_statistics_that_do_not_fit() -> None:
     stats = cmvn_stats([np.ones((4, 3), np.float32)])
-    with pytest.raises(UserError, match="for 3 dimensions, the features have 5"):
+    with pytest.raises(UserError, match="for 3 dimensions, but the features have 5"):
         apply_cmvn(np.ones((2, 5), np.float32), stats)
     with pytest.raises(UserError, match="3 and of 5 dimensions"):
         add_stats(stats, cmvn_stats([np.ones((4, 5), np.float32)]))

@@ -102,7 +102,7 @@ def test_a_second_run_makes_only_what_is_missing(
     (out / "archive" / ".feats.00009.ark.x.part").write_bytes(b"half")
     capsys.readouterr()
     assert main(arguments) == 0
-    assert "12 utterances (4 were there)" in capsys.readouterr().out
+    assert "12 utterances (4 already computed)" in capsys.readouterr().out
     assert not list((out / "archive").glob(".*.part"))
     after = read_table(out / "feats.scp")
     assert list(after) == list(before)
@@ -127,7 +127,7 @@ def test_other_audio_under_the_same_id_is_noticed(tmp_path: Path, capsys: pytest
     first = made(audio="a", channel="0")
     assert np.abs(made(audio="a", channel="1") - first).max() > 0.1
     assert len(made(audio="b", channel="1")) < len(first)
-    assert "2 utterances (1 were there)" in capsys.readouterr().out
+    assert "2 utterances (1 already computed)" in capsys.readouterr().out
     np.testing.assert_array_equal(made(audio="a", channel="0"), first)
 
 
@@ -214,7 +214,7 @@ def test_unreadable_audio_fails_at_the_end_and_names_itself(noise_data: Path, tm
 def test_other_options_do_not_mix(noise_data: Path, tmp_path: Path) -> None:
     arguments = [str(noise_data), str(tmp_path / "out"), "--feats_type", "fbank"]
     main(arguments)
-    with pytest.raises(UserError, match=r"made with other options \(there / now: --dither 1.0 / 0.0\)"):
+    with pytest.raises(UserError, match=r"computed with other options \(there / now: --dither 1.0 / 0.0\)"):
         main([*arguments, "--dither", "0"])
     assert main([*arguments, "--dither", "0", "--overwrite", "true"]) == 0
     assert load_options(tmp_path / "out" / "features.yaml").fbank.dither == 0

@@ -47,7 +47,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a statistics file"):
         GlobalMvn(tmp_path / "text.npz")
     write_statistics(tmp_path / "stats.npz")
-    with pytest.raises(UserError, match="3 values, but the features have 80"):
+    with pytest.raises(UserError, match="3 values per frame, but the features have 80"):
         GlobalMvn(tmp_path / "stats.npz", input_size=80)
 
 

@@ -102,5 +102,5 @@ def test_mistakes_are_named(feats: Path, tmp_path: Path) -> None:
     write_table(tmp_path / "cmvn.scp", {"other": "x.ark:5"})
     with pytest.raises(UserError, match=r"cmvn\.scp: no statistics for 'BAC009S0150W0040'"):
         apply_cmvn.main([str(feats), str(tmp_path / "out"), "--cmvn", str(tmp_path / "cmvn.scp")])
-    with pytest.raises(UserError, match="these are no CMVN statistics"):
+    with pytest.raises(UserError, match="not CMVN statistics"):
         apply_cmvn.main([str(feats), str(tmp_path / "out"), "--cmvn", f"{feats}/raw.ark:17"])

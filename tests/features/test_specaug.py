@@ -105,7 +105,7 @@ def test_masked_value_may_be_the_mean_of_the_utterance() -> None:
     ("conf", "message"),
     [
         ({}, "one of time_mask_width_range"),
-        ({"time_mask_width_range": [5, 2]}, "two rising numbers"),
+        ({"time_mask_width_range": [5, 2]}, "two increasing numbers"),
         ({"apply_time_warp": False, "apply_freq_mask": False, "apply_time_mask": False}, "specaug: null"),
     ],
 )

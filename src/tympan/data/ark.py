@@ -1,6 +1,6 @@
-"""Kaldi archives of matrices: read one entry, read all, write them whole or not at all.
+"""Kaldi archives of matrices: read one entry, read all, and write archives atomically.
 
-kaldiio understands the formats (compressed ones too). Its own entry points are not used for reading, because they
+kaldiio parses the formats, including compressed ones. Its own entry points are not used for reading, because they
 unpickle entries and run `cmd |` sources: a data file must not be able to run a program.
 """
 
@@ -44,7 +44,7 @@ def read_ark(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.ndarray]]:
 
 
 class ArkWriter:
-    """Appends matrices to an open archive and remembers where each one lies."""
+    """Appends matrices to an open archive and records the offset of each one."""
 
     def __init__(self, stream: IO[bytes], *, compression_method: int | None = None) -> None:
         self._stream = stream
@@ -67,7 +67,7 @@ def write_ark(path: str | os.PathLike[str], *, compression_method: int | None = 
 
 
 def write_matrix(path: str | os.PathLike[str], matrix: np.ndarray, *, text: bool = False) -> None:
-    """One matrix in a file of its own, in Kaldi's binary or text form."""
+    """Write one matrix to a separate file, in Kaldi's binary or text format."""
     with atomic_write(path, "wb") as stream:
         if text:
             rows = "\n".join("  " + " ".join(f"{value:.12g}" for value in row) for row in np.atleast_2d(matrix))
@@ -81,7 +81,7 @@ def _read_key(stream: BinaryIO, path: str | os.PathLike[str]) -> str:
     while (byte := stream.read(1)) not in (b" ", b""):
         key += byte
         if len(key) > 4096:
-            raise UserError(f"{Path(path)}: this is no Kaldi archive")
+            raise UserError(f"{Path(path)}: not a Kaldi archive")
     return key.decode("utf-8", "replace").strip()
 
 
@@ -108,7 +108,7 @@ def _read_text(stream: BinaryIO, place: str) -> np.ndarray:
     while not text.rstrip().endswith(b"]"):
         line = stream.readline()
         if not line:
-            raise UserError(f"{place}: no Kaldi matrix is here: neither binary nor text between '[' and ']'")
+            raise UserError(f"{place}: not a Kaldi matrix: neither binary nor text between '[' and ']'")
         text += line
         if not text.lstrip().startswith(b"["):
             raise UserError(f"{place}: no Kaldi matrix starts here")
@@ -118,6 +118,6 @@ def _read_text(stream: BinaryIO, place: str) -> np.ndarray:
         matrix = np.array(rows, dtype=np.float64)
     except ValueError:
         raise UserError(
-            f"{place}: the text matrix has something other than numbers, or rows of unequal length"
+            f"{place}: the text matrix contains something other than numbers, or rows of different length"
         ) from None
     return matrix[0] if len(rows) == 1 and "\n" not in body else matrix

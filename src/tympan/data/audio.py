@@ -26,7 +26,7 @@ _ARK_ENTRY = re.compile(r"^(.+):(\d+)$")
 
 
 class AudioError(UserError):
-    """A recording that is missing, unreadable or cut off."""
+    """A recording that is missing, unreadable or truncated."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def read_audio(
         first = round(start_s * file.samplerate)
         last = file.frames if end_s is None else min(round(end_s * file.samplerate), file.frames)
         if first >= file.frames and file.frames:
-            raise AudioError(f"{location}: a part from {start_s:g} s was asked for, the recording ends at {_end(file)}")
+            raise AudioError(f"{location}: the segment starts at {start_s:g} s, but the recording ends at {_end(file)}")
         own_rate = int(file.samplerate)
         if channel is not None:
             return _decode_channel(file, location, first, last, channel=channel, rate=rate or own_rate)
@@ -88,7 +88,7 @@ def audio_info(source: Source, *, allow_pipes: bool = False, base: Source | None
 
 
 def check_audio(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
-    """As `audio_info`, and raises for a recording that ends early: compressed formats are decoded to their end."""
+    """As `audio_info`, and raise for a truncated recording: compressed formats are decoded completely."""
     location = locate(source, base)
     with _opened(source, location, allow_pipes=allow_pipes) as file:
         info = AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
@@ -109,9 +109,9 @@ def is_pipe(source: Source) -> bool:
 
 
 def locate(source: Source, base: Source | None) -> str:
-    """The source as it can be opened: as given if that exists, else below `base` if that exists, else as given.
+    """The source as it can be opened: as given if it exists, else relative to `base` if that exists, else as given.
 
-    A string is taken as it stands in a table, without blanks around it; a Path is the name of a file, whatever it is.
+    A string is a table entry, and spaces around it are removed; a Path is always the name of a file.
     """
     text = source.strip() if isinstance(source, str) else os.fspath(source)
     if base is None or is_pipe(source) or os.path.isabs(text):
@@ -156,7 +156,7 @@ def _opened_pipe(command: str, *, allow_pipes: bool) -> soundfile.SoundFile:
     result = subprocess.run(command.rstrip()[:-1], shell=True, capture_output=True, check=False)
     if result.returncode != 0:
         tail = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
-        raise AudioError(f"'{command}' ended with code {result.returncode}: {' '.join(tail) or 'no message'}")
+        raise AudioError(f"'{command}' exited with code {result.returncode}: {' '.join(tail) or 'no message'}")
     try:
         return _opened_bytes(result.stdout, command)
     except (ValueError, soundfile.LibsndfileError) as error:
@@ -186,12 +186,14 @@ def _decode(file: soundfile.SoundFile, location: str, first: int, last: int) -> 
 def _decode_channel(
     file: soundfile.SoundFile, location: str, first: int, last: int, *, channel: int, rate: int
 ) -> Audio:
-    """One channel, in blocks: an hour of stereo at 44.1 kHz needs the memory of what it becomes, not of what it is."""
+    """Read one channel in blocks, so that memory holds only the resampled channel, not the whole recording."""
     if not 0 <= channel < file.channels:
-        raise UserError(f"{location}: channel {channel} was asked for, there are {file.channels} (counted from 0)")
+        raise UserError(
+            f"{location}: there is no channel {channel}; the recording has {file.channels} (counted from 0)"
+        )
     own_rate = int(file.samplerate)
     stream = None if rate == own_rate else soxr.ResampleStream(own_rate, rate, 1, dtype="float32", quality="HQ")
-    # The resampler rounds the length; what is never written takes no memory.
+    # The resampler rounds the length; memory that is never written costs nothing.
     samples = np.empty(math.ceil(max(last - first, 0) * rate / own_rate) + 1, dtype=np.float32)
     if first:
         file.seek(first)
@@ -217,7 +219,7 @@ def _next(file: soundfile.SoundFile, location: str, frames: int) -> np.ndarray:
 
 
 def _truncated(file: soundfile.SoundFile, location: str, decoded: int) -> AudioError:
-    return AudioError(f"{location}: truncated: {decoded} samples can be decoded, the header promises {file.frames}")
+    return AudioError(f"{location}: truncated: {decoded} samples could be decoded, but the header says {file.frames}")
 
 
 def _end(file: soundfile.SoundFile) -> str:
@@ -230,5 +232,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, soundfile.LibsndfileError):
-        return f"can't be decoded as audio ({error.error_string.strip() or 'truncated or damaged'})"
+        return f"cannot be decoded as audio ({error.error_string.strip() or 'truncated or damaged'})"
     return str(error)

@@ -1,4 +1,4 @@
-"""What a recording's header promises, so that a file cut off in copying is found without decoding it.
+"""Check the length in a recording's header, to detect truncated files without decoding them.
 
 libsndfile silently shortens a wav or sphere file to what is left of it.
 """
@@ -10,13 +10,13 @@ import struct
 from typing import BinaryIO
 
 _STREAMED = 0x7FFFF000
-"""Programs that write to a pipe can't know the length; they write 0 or something from here up to 2**32 - 1."""
+"""Programs that write to a pipe don't know the length; they write 0, or a value from here up to 2**32 - 1."""
 
 _SPHERE_FIELD = re.compile(rb"^(\w+) -(?:i|r|s\d+) (.*)$", re.MULTILINE)
 
 
 def check_whole(stream: BinaryIO, size: int) -> str | None:
-    """Why the audio of `size` bytes that starts here can't be read whole, as far as its header tells; else None."""
+    """Why the audio of `size` bytes that starts here is incomplete, according to its header; else None."""
     magic = stream.read(4)
     if not magic:
         return "the file is empty"
@@ -32,25 +32,25 @@ def check_whole(stream: BinaryIO, size: int) -> str | None:
 
 
 def ark_entry(stream: BinaryIO) -> bytes:
-    """The audio file that is stored at this place of an archive (Kaldi's wav.ark, kaldiio's AUDIO entries)."""
+    """The audio file stored at this offset of an archive (Kaldi's wav.ark, kaldiio's AUDIO entries)."""
     head = stream.read(12)
     if head[:4] == b"RIFF":
         (length,) = struct.unpack("<I", head[4:8])
         return head + (stream.read() if length == 0 or length >= _STREAMED else stream.read(length - 4))
     if head[:5] == b"AUDIO":
-        # One byte tells how many bytes hold the length that follows.
+        # One byte gives the size of the length field that follows.
         width = head[5]
         head += stream.read(max(0, 6 + width - len(head)))
         length = int.from_bytes(head[6 : 6 + width], "little")
         body = head[6 + width :]
         body = (body + stream.read(length - len(body)))[:length]
         if len(body) < length:
-            raise ValueError(f"truncated: {len(body)} of {length} bytes are there")
+            raise ValueError(f"truncated: only {len(body)} of {length} bytes exist")
         return body
     if head[:4] in (b"fLaC", b"OggS", b"NIST"):
         return head + stream.read()
     if head[:2] == b"\0B":
-        raise ValueError("this archive holds a feature matrix, not audio")
+        raise ValueError("this archive contains a feature matrix, not audio")
     raise ValueError("no audio starts at this offset of the archive")
 
 
@@ -63,7 +63,7 @@ def _check_wav(stream: BinaryIO, size: int, order: str) -> str | None:
         if name == b"data":
             streamed = length == 0 or length >= _STREAMED
             if not streamed and position + length > size:
-                return f"truncated: the header promises {length} bytes of audio, {size - position} are there"
+                return f"truncated: the header says {length} bytes of audio, but only {size - position} exist"
             return None
         position += length + length % 2
         stream.seek(length + length % 2, 1)
@@ -79,19 +79,19 @@ def _check_sphere(header: bytes, stream: BinaryIO, size: int) -> str | None:
     coding = fields.get("sample_coding", "pcm")
     if "shorten" in coding or "wavpack" in coding or "shortpack" in coding:
         return (
-            f"the NIST sphere file is compressed ({coding}), which can't be read here. "
-            "Convert it once with NIST's w_decode or sph2pipe: sph2pipe -f wav IN.sph OUT.wav"
+            f"the NIST sphere file is compressed ({coding}), which is not supported. "
+            "Convert it with NIST's w_decode or sph2pipe: sph2pipe -f wav IN.sph OUT.wav"
         )
     promised = (
         int(fields.get("sample_count", 0)) * int(fields.get("channel_count", 1)) * int(fields.get("sample_n_bytes", 2))
     )
     if size - length < promised:
-        return f"truncated: the header promises {promised} bytes of audio, {size - length} are there"
+        return f"truncated: the header says {promised} bytes of audio, but only {size - length} exist"
     return None
 
 
 def _check_ogg(stream: BinaryIO, size: int) -> str | None:
-    """The last page of an Ogg stream carries an end mark; a page is at most 65,307 bytes."""
+    """The last page of an Ogg stream has an end-of-stream flag; a page has at most 65,307 bytes."""
     start = stream.seek(0, 1) - 4
     stream.seek(start + max(0, size - 65_307))
     tail = stream.read(min(size, 65_307))
@@ -101,7 +101,7 @@ def _check_ogg(stream: BinaryIO, size: int) -> str | None:
     segments = tail[page + 26]
     body = sum(tail[page + 27 : page + 27 + segments])
     if not tail[page + 5] & 0x04 or len(tail) < page + 27 + segments + body:
-        return "truncated: the Ogg stream has no end mark"
+        return "truncated: the Ogg stream has no end-of-stream page"
     return None
 
 
@@ -113,7 +113,7 @@ _MP3_HZ = {3: (44100, 48000, 32000), 2: (22050, 24000, 16000), 0: (11025, 12000,
 
 
 def _check_mp3(content: bytes) -> str | None:
-    """libsndfile guesses the length of an mp3 without a length header from its first frame, and drops the rest."""
+    """Without a length header, libsndfile guesses the length of an mp3 from its first frame and drops the rest."""
     position = 0
     if content[:3] == b"ID3" and len(content) >= 10:
         first, second, third, fourth = content[6:10]
@@ -132,8 +132,8 @@ def _check_mp3(content: bytes) -> str | None:
         rates.add(kbps)
         if len(rates) > 1:
             return (
-                "an mp3 of variable bit rate without a length header, which would be cut short. "
-                "Write it anew, for example as flac: ffmpeg -i IN.mp3 OUT.flac"
+                "a variable bit rate mp3 without a length header, which would be truncated. "
+                "Convert it, for example to flac: ffmpeg -i IN.mp3 OUT.flac"
             )
         length = (144000 if version == 3 else 72000) * kbps // _MP3_HZ[version][bits >> 2 & 3]
         position += length + (bits >> 1 & 1)

@@ -1,4 +1,4 @@
-"""One padded mini-batch: what a source of batches yields and the model takes."""
+"""One padded mini-batch, and the protocol of the objects that produce batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT_PADDING = -1
 
 @dataclass(frozen=True)
 class Batch:
-    """Padded tensors of some utterances, by ESPnet2's names.
+    """Padded tensors of several utterances, with ESPnet2's names.
 
     `tensors` holds for each data name NAME: NAME (batch, time[, dim]) and NAME_lengths (batch,).
     ASR: speech, speech_lengths, text, text_lengths (text padded with -1), and while training
@@ -32,7 +32,7 @@ class Batch:
     ids: tuple[str, ...]
     tensors: dict[str, Tensor]
     global_size: int
-    """Utterances in the whole batch over all ranks; `len(ids)` with one process. This rank may hold none."""
+    """Number of utterances in the global batch over all ranks; `len(ids)` with one process. This rank may have none."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -45,10 +45,10 @@ class Batch:
         return replace(self, tensors={name: tensor.pin_memory() for name, tensor in self.tensors.items()})
 
     def or_stand_in(self) -> Batch:
-        """The batch itself; for an empty one, an utterance made up from its shapes, whose loss must weigh nothing.
+        """The batch itself; for an empty batch, a dummy utterance of the right shapes, whose loss must get weight 0.
 
-        A rank without utterances runs it, so that every rank takes part in every exchange. The made-up sound is not
-        constant: a variance of zero could turn into a gradient that is not a number.
+        A rank without utterances runs it, so that every rank takes part in every collective. The dummy audio is not
+        constant: a variance of zero could lead to NaN gradients.
         """
         if len(self) > 0:
             return self
@@ -70,9 +70,9 @@ def tensors_for(function: Callable[..., object], tensors: Mapping[str, Tensor]) 
 
 
 class Batches(Protocol):
-    """Where the batches of a run come from: a data directory, shards, a mixture. The trainer knows nothing else.
+    """The source of a run's batches: a data directory, shards, a mixture. The trainer uses only this interface.
 
-    What is yielded for an epoch depends only on the seed and the epoch, so that any step can be resumed.
+    The batches of an epoch depend only on the seed and the epoch, so that training can resume at any step.
     """
 
     @property
@@ -82,7 +82,7 @@ class Batches(Protocol):
 
     @property
     def sample_rate(self) -> int | None:
-        """Samples per second of the recordings; None where there are none, or of several rates."""
+        """Sample rate of the recordings in Hz; None if there are none, or with several rates."""
         ...
 
     def num_steps(self, epoch: int) -> int: ...
@@ -102,21 +102,21 @@ class Batches(Protocol):
         ...
 
     def lengths(self) -> Mapping[str, Ints]:
-        """By data name, the length of every utterance; empty where it is not known without reading the data."""
+        """The length of every utterance, by data name; empty if it is not known without reading the data."""
         ...
 
     def utterance(self, row: int) -> Utterance:
-        """Of a row of `lengths`."""
+        """The utterance of a row of `lengths`."""
         ...
 
 
 @dataclass(frozen=True)
 class MeanSize:
-    """The size of a global batch on average."""
+    """The average size of a global batch."""
 
     utterances: float
     seconds: float | None
-    """Of audio, where the sample rate is known."""
+    """Seconds of audio, if the sample rate is known."""
 
 
 def collate(
@@ -126,7 +126,7 @@ def collate(
     pad_to: Mapping[str, int] | None = None,
     augment_seeds: Sequence[int] | None = None,
 ) -> Batch:
-    """Pad to the longest, or to the fixed length that `pad_to` gives for a name."""
+    """Pad to the longest utterance, or to the fixed length that `pad_to` gives for a name."""
     tensors: dict[str, Tensor] = {}
     for name in utterances[0].arrays:
         arrays = [utterance.arrays[name] for utterance in utterances]
@@ -154,8 +154,8 @@ def _padded(arrays: Sequence[np.ndarray], name: str, utterances: Sequence[Uttera
     longest = max(len(array) for array in arrays)
     if length is not None and longest > length:
         raise UserError(
-            f"{name} of an utterance in the batch of '{utterances[0].id}' is {longest} long, "
-            f"its bucket holds {length}: the shape file does not belong to this data"
+            f"{name} of an utterance in the batch of '{utterances[0].id}' has length {longest}, but "
+            f"its bucket is padded to {length}: the shape file does not match this data"
         )
     value = 0 if first.dtype.kind == "f" else TEXT_PADDING
     padded = np.full((len(arrays), length or longest, *first.shape[1:]), value, dtype=first.dtype)

@@ -1,4 +1,4 @@
-"""Several data directories as one."""
+"""Combine several data directories into one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Combined:
 
 
 def combine(sources: Sequence[DataDir]) -> Combined:
-    """The union. An id may be in two directories only if it means the same in both."""
+    """The union. An id may be in two directories only if it has the same value in both."""
     if not sources:
         raise UserError("no data directories to combine")
     located = [source.located() for source in sources]
@@ -32,15 +32,15 @@ def combine(sources: Sequence[DataDir]) -> Combined:
         for source in located:
             for key, value in source.tables[name].items():
                 if merged.setdefault(key, value) != value:
-                    clashes.append(f"{source.path / name}: '{key}' means something else in an earlier directory")
+                    clashes.append(f"{source.path / name}: '{key}' has another value in an earlier directory")
         tables[name] = merged
     if clashes:
         more = [f"... and {len(clashes) - 10} more"] if len(clashes) > 10 else []
-        hint = "`tympan copy_data --utt_prefix ...` gives one of them other ids."
+        hint = "`tympan copy_data --utt_prefix ...` gives one of them different ids."
         raise UserError("\n".join([*clashes[:10], *more, hint]))
     return Combined(DataDir(sources[0].path, tables), sorted(every - set(common)))
 
 
 def _with_segments(data: DataDir) -> DataDir:
-    """Whole recordings, spelled as segments, so that they can stand beside real ones."""
+    """Whole recordings written as segments, so that they can be combined with real segments."""
     return DataDir(data.path, {**data.tables, "segments": {key: f"{key} 0 -1" for key in data.wav}})

@@ -1,4 +1,4 @@
-"""Utterances by row or id: read from the data files, augmented and tokenized, as arrays."""
+"""Utterances by row or id, read from the data files, augmented and tokenized."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Triple = tuple[str | os.PathLike[str], str, str]
 """PATH, NAME, TYPE of `train_data_path_and_name_and_type`."""
 
 Preprocess = Callable[[str, Mapping[str, Value], int], Mapping[str, Value]]
-"""(utterance id, values, epoch) -> values, texts as numbers. The epoch is what random choices may depend on."""
+"""(utterance id, values, epoch) -> values, with texts as token ids. Random choices may depend on the epoch."""
 
 
 @dataclass(frozen=True)
@@ -27,10 +27,10 @@ class Utterance:
 
 
 class UtteranceDataset:
-    """`dataset[row_or_id, epoch]`. Holds memory maps alone, so that worker processes cost little.
+    """`dataset[row_or_id, epoch]`. Holds only memory maps, so that worker processes cost little memory.
 
-    `sample_rate` None expects the rate of the first recording from all of them; 0 accepts any
-    (ESPnet2's allow_multi_rates). `keys` is a file whose ids choose the utterances, usually a shape file.
+    `sample_rate` None requires all recordings to have the rate of the first; 0 accepts any
+    (ESPnet2's allow_multi_rates). `keys` is a file whose ids select the utterances, usually a shape file.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class UtteranceDataset:
         return Utterance(utterance_id, {name: self._as_array(value, row, name) for name, value in arrays.items()})
 
     def place(self, row: int, name: str) -> str:
-        """Where an utterance's data is written, for messages."""
+        """The file and line of an utterance's data, for messages."""
         table = self.index.tables[name]
         return f"{table.path}:{self.index.line(row, name) + 1}: utterance '{self.index.id(row)}'"
 
@@ -84,13 +84,15 @@ class UtteranceDataset:
 
     def _as_array(self, value: Value, row: int, name: str) -> np.ndarray:
         if isinstance(value, str):
-            raise UserError(f"{self.place(row, name)}: a text needs a token_type and a token_list to become numbers")
+            raise UserError(
+                f"{self.place(row, name)}: converting text to token ids needs a token_type and a token_list"
+            )
         if value.dtype.kind == "f":
             return np.asarray(value, dtype=np.float32)
         if value.dtype.kind in "iu":
             return np.asarray(value, dtype=np.int64)
         raise UserError(
-            f"{self.place(row, name)}: arrays of type {value.dtype} can't be used; whole or real numbers can"
+            f"{self.place(row, name)}: unsupported array type {value.dtype}; use integers or floating-point numbers"
         )
 
     def _first_rate(self) -> int | None:

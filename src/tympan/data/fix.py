@@ -1,4 +1,4 @@
-"""Mend a data directory: sort it, drop what is broken, keep a copy of what was there."""
+"""Repair a data directory: sort it, drop broken entries, keep a copy of the original files."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BROKEN_LINE = (
 
 @dataclass(frozen=True)
 class Fixed:
-    """What was done: ids that were dropped with the reason, lines that were mended by kind, where the old files are."""
+    """Dropped ids with the reason, number of fixed lines by kind, and the directory of the original files."""
 
     data: DataDir
     dropped: dict[str, str]
@@ -36,10 +36,10 @@ class Fixed:
 
 
 def fix(report: Report) -> Fixed:
-    """Write the directory of a validation anew without its faults. Nothing is touched if there are none to mend.
+    """Rewrite a validated directory without its faults. Nothing is changed if there is nothing to fix.
 
     Kept are utterances that every file has and whose audio can be read; of repeated lines the first. A mix of sample
-    rates is not mended: which of them is right is for the user to say.
+    rates is not fixed: only the user knows which rate is right.
     """
     dropped = dict(sorted(dict(_dropped(report)).items()))
     tables = {
@@ -54,15 +54,15 @@ def fix(report: Report) -> Fixed:
         return Fixed(kept, {}, {}, None)
     if not kept.utterances:
         reasons = "".join(f"\n'{key}': {reason}" for key, reason in list(dropped.items())[:5])
-        raise UserError(f"{report.path}: not one utterance would remain; nothing was changed. First faults:{reasons}")
+        raise UserError(f"{report.path}: no utterance would remain, so nothing was changed. First faults:{reasons}")
     backup = _back_up(report)
-    written = kept.write(report.path)  # a table without one usable line goes away; its copy is in the backup
+    written = kept.write(report.path)  # a table without any usable line is removed; its copy is in the backup
     write_table(backup / "dropped", dropped)
     return Fixed(written, dropped, mended, backup)
 
 
 def _dropped(report: Report) -> Iterator[tuple[str, str]]:
-    """(utterance, why it can't stay), the first reason last so that it wins in a dict."""
+    """(utterance, reason to drop it), the first reason last so that a dict keeps it."""
     tables = report.tables
     base = next(name for name in ("segments", "wav.scp", "feats.scp") if name in tables)
     audio = {fault.key: fault.message for fault in report.errors if fault.kind in _BROKEN_AUDIO}
@@ -71,7 +71,7 @@ def _dropped(report: Report) -> Iterator[tuple[str, str]]:
         if kind_of(name) == "utterance" and table.entries:
             for key in everywhere ^ set(table.entries):
                 here, there = (base, name) if key in everywhere else (name, base)
-                yield key, f"it is in {here} and not in {there}"
+                yield key, f"it is in {here} but not in {there}"
     for key in everywhere:
         recording = key
         if base == "segments":

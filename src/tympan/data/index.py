@@ -15,7 +15,7 @@ from tympan.errors import UserError
 class UtteranceIndex:
     """Rows are the utterances of `keys`: the first shape file if there is one, else the first data file.
 
-    A data file may hold more utterances than that, as with ESPnet2, but not fewer.
+    A data file may contain more utterances than that, as in ESPnet2, but not fewer.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class UtteranceIndex:
         return np.arange(len(self), dtype=np.int64) if lines is None else lines
 
     def _rows_of(self, table: Table) -> Ints | None:
-        """None where the file has the same ids in the same order, which is the usual case."""
+        """None if the file has the same ids in the same order, which is the usual case."""
         if table is self.keys or (len(table) == len(self.keys) and np.array_equal(table.ids, self.keys.ids)):
             return None
         lines = table.find_all(self.keys.ids)
@@ -72,5 +72,8 @@ def require_all(lines: Ints, wanted: Table, table: Table) -> None:
     if missing:
         shown = [f"{wanted.path}:{row + 1}: utterance '{wanted.id(row)}' is not in {table.path}" for row in missing[:5]]
         if len(missing) > len(shown):
-            shown.append(f"... and {len(missing) - len(shown)} more. `tympan fix_data` keeps what all files have.")
+            shown.append(
+                f"... and {len(missing) - len(shown)} more. `tympan fix_data` keeps only utterances that are in "
+                "all files."
+            )
         raise UserError("\n".join(shown))

@@ -29,22 +29,22 @@ UTTERANCE_FILES = (
     "vad.scp",
 )
 PATH_FILES = ("wav.scp", "feats.scp", "cmvn.scp", "vad.scp")
-"""Files whose second column is a place on disk."""
+"""Files whose second column is a path."""
 OPTIONAL_VALUE = ("text",)
-"""Files whose lines may hold an id alone."""
+"""Files whose lines may consist of only an id."""
 
 BYTE_ORDER_MARK = "\ufeff"
-"""What Windows editors put before the first id; it can't be seen, and makes another id of it."""
+"""Byte order mark. Windows editors write it before the first id; it is invisible and changes the id."""
 
 _BLANK = re.compile(r"[ \t]+")
-"""Kaldi's separators. str.split() would also cut at U+3000 and the like, which are part of the text."""
+"""Kaldi's separators. str.split() would also split at U+3000 and the like, which are part of the text."""
 
 
 @dataclass(frozen=True)
 class Segment:
     """A part of a recording, in seconds; `end_s` None means to its end (Kaldi's -1).
 
-    `recording` is an id of wav.scp, or what that id stands for: a file or a command.
+    `recording` is an id of wav.scp, or its value there: a file or a command.
     """
 
     recording: str
@@ -57,20 +57,20 @@ class Segment:
 
 @dataclass(frozen=True)
 class DataDir:
-    """`tables` maps each file name that is there to its lines, id -> the rest, in the file's order."""
+    """`tables` maps each existing file name to its lines, id -> the rest, in file order."""
 
     path: Path
     tables: Mapping[str, Table] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> DataDir:
-        """Every known file of the directory. A malformed line or a repeated id is an error that names its place."""
+        """Read every known file of the directory. Malformed lines and repeated ids are errors with line numbers."""
         directory = Path(path)
         if not directory.is_dir():
-            raise UserError(f"{directory}: there is no such data directory")
+            raise UserError(f"{directory}: no such data directory")
         names = [name for name in known_files(directory) if name != "spk2utt"]
         if "wav.scp" not in names and "feats.scp" not in names:
-            raise UserError(f"{directory}: this is no data directory: it has neither wav.scp nor feats.scp")
+            raise UserError(f"{directory}: not a data directory: it has neither wav.scp nor feats.scp")
         return cls(directory, {name: read_table(directory / name) for name in names})
 
     @property
@@ -125,7 +125,7 @@ class DataDir:
         return name in self.tables
 
     def parts(self) -> Iterator[tuple[str, str, Segment]]:
-        """(utterance, audio source as it can be opened, what of it belongs to the utterance) for every utterance."""
+        """(utterance, audio source as it can be opened, segment of it) for every utterance."""
         if not self.has("segments"):
             for utterance, source in self.wav.items():
                 yield utterance, locate(source, self.path), Segment(utterance, 0.0, None)
@@ -142,7 +142,7 @@ class DataDir:
             yield utterance, located[recording], segment
 
     def keep(self, utterances: Collection[str]) -> DataDir:
-        """The directory with these utterances alone, and the recordings and speakers that they need."""
+        """The directory with only these utterances, and the recordings and speakers that they need."""
         wanted = set(utterances)
         tables = {name: _only(table, wanted) for name, table in self.tables.items() if kind_of(name) == "utterance"}
         recordings = wanted
@@ -153,12 +153,12 @@ class DataDir:
             if kind_of(name) == "recording":
                 tables[name] = _only(table, recordings)
             elif kind_of(name) == "speaker":
-                # cmvn.scp may be by utterance as well as by speaker.
+                # cmvn.scp may be per utterance or per speaker.
                 tables[name] = _only(table, speakers | wanted)
         return DataDir(self.path, tables)
 
     def located(self) -> DataDir:
-        """With paths that are relative to the data directory spelled out, so that they hold anywhere else."""
+        """Resolve paths relative to the data directory, so that they are valid elsewhere."""
         tables = dict(self.tables)
         for name in PATH_FILES:
             if name in tables:
@@ -169,10 +169,10 @@ class DataDir:
         return DataDir(self.path, tables)
 
     def write(self, path: str | os.PathLike[str], *, keeps_others: bool = False) -> DataDir:
-        """Write every table, sorted as Kaldi wants it, and spk2utt; give back the directory as it lies there.
+        """Write every table, sorted as Kaldi requires, and spk2utt; return the directory as written.
 
-        Tables that an earlier directory of that name had and this one has not go away (`segments` of other recordings
-        would be taken for these), unless `keeps_others`.
+        Tables of an earlier directory of that name that this one lacks are removed, unless `keeps_others`: an old
+        `segments` would be applied to the new recordings.
         """
         directory = Path(path)
         tables = {
@@ -200,7 +200,7 @@ def known_files(directory: Path) -> list[str]:
 
 
 def kind_of(name: str) -> str:
-    """Whose ids the first column of this file holds: 'recording', 'speaker' or 'utterance'."""
+    """The kind of ids in the first column of this file: 'recording', 'speaker' or 'utterance'."""
     if name in RECORDING_FILES or name.startswith("reco2"):
         return "recording"
     if name in SPEAKER_FILES or name.startswith("spk2"):
@@ -209,7 +209,7 @@ def kind_of(name: str) -> str:
 
 
 def split_line(line: str) -> tuple[str, str]:
-    """(id, the rest), cut at the first run of blanks."""
+    """(id, the rest), split at the first run of spaces or tabs."""
     key, _, value = line.strip(" \t\r\n").partition(" ")
     if "\t" in key:
         key, value = _BLANK.split(line.strip(" \t\r\n"), maxsplit=1)
@@ -217,7 +217,7 @@ def split_line(line: str) -> tuple[str, str]:
 
 
 def read_table(path: str | os.PathLike[str]) -> Table:
-    """One two-column file. Faults are all reported together."""
+    """Read one two-column file. All faults are reported together."""
     place = Path(path)
     table: Table = {}
     faults = []
@@ -232,10 +232,10 @@ def read_table(path: str | os.PathLike[str]) -> Table:
                 elif not value and place.name not in OPTIONAL_VALUE:
                     faults.append(f"{place}:{number}: '{key}' has no value")
                 elif key in table:
-                    faults.append(f"{place}:{number}: '{key}' is there twice")
+                    faults.append(f"{place}:{number}: '{key}' appears twice")
                 table[key] = value
     except FileNotFoundError:
-        raise UserError(f"{place}: there is no such file") from None
+        raise UserError(f"{place}: no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     if faults:
@@ -245,7 +245,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
 
 
 def write_table(path: str | os.PathLike[str], table: Mapping[str, object]) -> None:
-    """Write `id value` lines, whole or not at all."""
+    """Write `id value` lines atomically."""
     with atomic_write(path) as stream:
         stream.writelines(f"{key} {value}".rstrip() + "\n" for key, value in table.items())
 
@@ -259,7 +259,7 @@ def parse_segment(value: str, place: str) -> Segment:
     except ValueError:
         raise UserError(f"{place}: expected 'RECORDING START END', found '{value}'") from None
     if not (0 <= start_s < math.inf and (end_s == -1 or start_s < end_s < math.inf)):
-        raise UserError(f"{place}: the part from {start} to {end} s is empty")
+        raise UserError(f"{place}: the segment from {start} to {end} s is empty")
     return Segment(recording, start_s, None if end_s == -1 else end_s)
 
 
@@ -271,4 +271,4 @@ def _number(value: str, path: Path, key: str) -> float:
     try:
         return float(value)
     except ValueError:
-        raise UserError(f"{path}: '{key}' has '{value}', expected a number") from None
+        raise UserError(f"{path}: '{key}' has the value '{value}', expected a number") from None

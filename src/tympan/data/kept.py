@@ -1,4 +1,4 @@
-"""What is worth keeping beside the data for the next time: line tables and lengths, in a folder `.tympan`."""
+"""Cache files next to the data, in a folder `.tympan`: line tables and lengths."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def kept_path(source: Path, suffix: str) -> Path:
 
 
 def keep(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Let `write` fill the file; where the folder can't be written there is a warning and no file."""
+    """Let `write` fill the file. If the folder is not writable, warn and write nothing."""
     try:
-        # Root may write anywhere, but should not where nobody is meant to.
+        # Root could write to a read-only folder, but should not.
         if not path.parent.parent.stat().st_mode & 0o222:
             reason = "its folder is read-only"
         else:
@@ -30,4 +30,4 @@ def keep(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             return
     except OSError as error:
         reason = error.strerror or str(error)
-    _log.warning("%s is not kept (%s): it is made again at each start", path, reason)
+    _log.warning("cannot cache %s (%s): it will be computed again at each start", path, reason)

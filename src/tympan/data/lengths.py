@@ -1,4 +1,4 @@
-"""Lengths of utterances without shape files: from the headers and the texts, once, in parallel, and kept."""
+"""Lengths of utterances without shape files, from the headers and texts: measured in parallel, then cached."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _LINES = 1000
 
 
 def measure_shapes(dataset: UtteranceDataset, names: Sequence[str], *, nj: int = 1) -> list[Shapes]:
-    """Lengths of these data names. Those of files (not of texts) are kept beside the data file for the next time."""
+    """Lengths of these data names. Lengths of files (not of texts) are cached next to the data file."""
     return [_measure(dataset, name, nj=nj) for name in names]
 
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Some lines of a data file: what a worker process needs to measure them."""
+    """Some lines of a data file, with what a worker process needs to measure them."""
 
     path: Path
     name: str
@@ -58,7 +58,9 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
     lengths, dims = kept[dataset.index.lines(name)].T
     if (dims != dims[0]).any():
         row = int(np.argmax(dims != dims[0]))
-        raise UserError(f"{dataset.place(row, name)}: {dims[row]} values a step, the first utterance has {dims[0]}")
+        raise UserError(
+            f"{dataset.place(row, name)}: {dims[row]} values per frame, but the first utterance has {dims[0]}"
+        )
     return Shapes(name, np.ascontiguousarray(lengths), int(dims[0]))
 
 
@@ -67,7 +69,7 @@ def _lines(chunk: _Chunk) -> int:
 
 
 def _measure_chunk(chunk: _Chunk) -> Ints:
-    """(lines, 2): length and elements a step of each line."""
+    """(lines, 2): length and number of elements per step of each line."""
     table = Table(chunk.path)
     measured = []
     for line in range(chunk.start, chunk.end):
@@ -82,7 +84,7 @@ def _measure_value(chunk: _Chunk, utterance_id: str, value: str) -> tuple[int, i
     if chunk.data_type != "text":
         return value_length(chunk.data_type, value, chunk.context)
     if chunk.preprocess is None:
-        raise UserError("a text needs a token_type and a token_list to become numbers")
+        raise UserError("converting text to token ids needs a token_type and a token_list")
     return len(chunk.preprocess(utterance_id, {chunk.name: value}, 1)[chunk.name]), 1
 
 

@@ -1,4 +1,4 @@
-"""The iterator of an epoch: planned batches, read and padded by worker processes ahead of time."""
+"""The batch iterator of an epoch: worker processes read and pad the planned batches ahead of time."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class EpochBatches:
         self.pin_memory = pin_memory
         self.prefetch_factor = prefetch_factor
         self.stretch = stretch
-        """How much longer than planned speech may become (speed perturbation on the fly); for fixed shapes."""
+        """Factor by which speech may become longer than planned (speed perturbation on the fly); for fixed shapes."""
         self.schedule = BatchSchedule(
             plan,
             seed=seed or 0,
@@ -89,11 +89,11 @@ class EpochBatches:
         return self.schedule.num_steps(epoch)
 
     def batch_ids(self, epoch: int, step: int) -> tuple[str, ...]:
-        """Utterances of the global batch, over all ranks."""
+        """Number of utterances in the global batch, over all ranks."""
         return tuple(self.dataset.index.id(int(row)) for row in self.schedule.rows(epoch, step))
 
     def batch_sizes(self, epoch: int) -> tuple[int, ...]:
-        """Utterances of each global batch."""
+        """Number of utterances in each global batch."""
         return tuple(int(size) for size in self.schedule.sizes(epoch))
 
     @property
@@ -124,10 +124,10 @@ class EpochBatches:
         return self.dataset[row, 1]
 
     def load(self, epoch: int, step: int) -> Batch:
-        """This rank's share of one global batch, read here and now."""
+        """Read this rank's share of one global batch in this process."""
         rows = self.schedule.rows(epoch, step)
         share = rows[self.rank :: self.world_size]
-        # A rank without utterances reads one all the same, to learn the shapes of the empty tensors.
+        # A rank without utterances still reads one, for the shapes of the empty tensors.
         utterances = [self.dataset[int(row), epoch] for row in (share if len(share) else rows[:1])]
         seeds = None
         if self.seed is not None:
@@ -147,7 +147,7 @@ class EpochBatches:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A user's mistake found in a worker. As an exception torch would wrap its message in a traceback."""
+    """A user's mistake found in a worker. It is returned, because torch would wrap an exception in a traceback."""
 
     message: str
 
@@ -167,17 +167,17 @@ class _EpochSteps(Dataset[Batch | _Failure]):
 
 
 def _require_names(plan: BatchPlan, dataset: UtteranceDataset) -> None:
-    """Fixed shapes are applied by name: a name that is not found would leave its tensors unpadded."""
+    """Check that every fixed shape belongs to a data name; otherwise tensors would stay unpadded."""
     unknown = [shape.name for shape in plan.shapes if shape.name not in dataset.names]
     if unknown:
         raise UserError(
-            f"batch_type bucket: the shape file of '{unknown[0]}' belongs to none of the data "
+            f"batch_type bucket: the shape file of '{unknown[0]}' matches none of the data "
             f"({', '.join(dataset.names)}); call it NAME_shape, such as speech_shape"
         )
 
 
 def _named_deaths(loader: DataLoader[Batch | _Failure]) -> Iterator[Batch | _Failure]:
-    """The batches; a worker that the system killed becomes a message that says what to do."""
+    """The batches. If the system kills a worker, raise a UserError that says what to do."""
     batches = iter(loader)
     while True:
         try:
@@ -188,7 +188,7 @@ def _named_deaths(loader: DataLoader[Batch | _Failure]) -> Iterator[Batch | _Fai
             if "DataLoader worker" not in str(error):
                 raise
             raise UserError(
-                f"a process that prepares batches ended by itself ({str(error).splitlines()[0].rstrip('. ')}). "
+                f"a data loader worker exited unexpectedly ({str(error).splitlines()[0].rstrip('. ')}). "
                 "Usually memory or /dev/shm ran out: use fewer --num_workers (0 uses none), smaller batches, "
                 "or give a container more shared memory (docker run --shm-size 8g)"
             ) from None
@@ -199,10 +199,10 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _prepare_worker(_worker: int) -> None:
-    """One thread, and a while to live after SIGTERM.
+    """Use one thread, and stay alive for a while after SIGTERM.
 
-    Schedulers send it to every process of a job: a worker that died at once would break the step after which the
-    training wants to save. The alarm ends a worker that nobody ends properly.
+    Schedulers send it to every process of a job. A worker that exits immediately would break the step after which
+    training saves a checkpoint. The alarm ends a worker that is never shut down properly.
     """
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(AFTER_SIGTERM_S))

@@ -1,4 +1,4 @@
-"""Speed perturbation of a data directory: the audio written anew at other speeds, under ids such as sp0.9-ID."""
+"""Speed perturbation of a data directory: writes the audio at other speeds, with ids such as sp0.9-ID."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class PerturbOptions:
     speeds: tuple[float, ...] = (0.9, 1.0, 1.1)
     audio_format: Literal["flac", "wav"] = "flac"
     prefix_unperturbed: bool = True
-    """Whether speed 1.0 is renamed to sp1.0-ID, as the AISHELL recipe does; ESPnet2's recipes leave it alone."""
+    """Whether speed 1.0 is renamed to sp1.0-ID, as in the AISHELL recipe; ESPnet2's recipes do not rename it."""
     allow_pipes: bool = False
 
 
@@ -44,8 +44,8 @@ def perturb_speed(
 ) -> DataDir:
     """Write a data directory with every utterance at every speed; audio goes to `out_dir/audio/SPEED`.
 
-    Speed 1.0 refers to the audio that is there. What was written before is kept if its source has not changed: it has
-    its source's date. What a program gives is always asked for anew.
+    Speed 1.0 refers to the original audio. Files of an earlier run are kept if their source has not changed, that is,
+    if both have the same date. The output of a command is always read again.
     """
     _check(data, options)
     located = data.located()
@@ -75,11 +75,11 @@ def perturb_speed(
 
 def _check(data: DataDir, options: PerturbOptions) -> None:
     if not data.wav:
-        raise UserError(f"{data.path}: no wav.scp, so there is no audio to perturb")
+        raise UserError(f"{data.path}: there is no wav.scp, so there is no audio to perturb")
     if not options.speeds or any(not 0.1 <= speed <= 10 for speed in options.speeds):
         raise UserError(f"--speeds is {list(options.speeds)}, expected factors between 0.1 and 10, such as 0.9 1.0 1.1")
     if len(set(options.speeds)) < len(options.speeds):
-        raise UserError(f"--speeds is {list(options.speeds)}: one of them is there twice")
+        raise UserError(f"--speeds is {list(options.speeds)}: a factor is repeated")
     pipes = [key for key, source in data.wav.items() if is_pipe(source)]
     if pipes and not options.allow_pipes:
         raise UserError(
@@ -115,7 +115,7 @@ def _faster(segment: Segment, speed: float) -> Segment:
 
 
 def _target(folder: Path, recording: str, speed: float, audio_format: str) -> Path:
-    # An id may hold a slash, which must not lead out of the folder; two ids never share a file.
+    # An id may contain a slash, which must not lead out of the folder; two ids never share a file.
     name = recording.replace("%", "%25").replace("/", "%2F")
     return folder / f"sp{speed}" / f"{name}.{audio_format}"
 
@@ -134,7 +134,7 @@ def _perturb_recordings(allow_pipes: bool, jobs: Sequence[tuple[str, str, float]
 
 
 def _is_current(source: str, target: str) -> bool:
-    """Whether the target was made of this very source. One that is gone is told by the reader."""
+    """Whether the target was made from this source. A missing source is reported when it is read."""
     path = split_ark(source)[0]
     if is_pipe(source) or not (os.path.exists(target) and os.path.exists(path)):
         return False

@@ -1,4 +1,4 @@
-"""What happens to an utterance between its files and its batch: augmentation of speech, tokens of texts."""
+"""Preprocessing of an utterance: augmentation of speech, tokenization of text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tympan.data.readers import Value
 
 @dataclass(frozen=True)
 class SpeechPreprocessor:
-    """Treats the samples of one recording: (time,) or (time, channels)."""
+    """Processes the samples of one recording: (time,) or (time, channels)."""
 
     augmentation: WaveformAugmentation | None = None
     volume_normalize: float | None = None
@@ -28,7 +28,7 @@ class SpeechPreprocessor:
             speech = self.augmentation(speech, utterance_id, epoch=epoch)
         if self.volume_normalize is not None:
             loudest = np.abs(speech).max(initial=0.0)
-            # ESPnet2 divides by zero where a recording is digital silence.
+            # ESPnet2 divides by zero if a recording is digital silence.
             speech = speech * (self.volume_normalize / loudest) if loudest > 0 else speech
         if len(speech) < self.min_sample_size:
             padding = [(0, self.min_sample_size - len(speech)), *([(0, 0)] * (speech.ndim - 1))]
@@ -47,7 +47,7 @@ class Preprocessor:
 
     @property
     def stretch(self) -> float:
-        """How much longer than in its file speech may become."""
+        """Factor by which speech may become longer than in its file."""
         augmentation = None if self.speech is None else self.speech.augmentation
         return 1.0 if augmentation is None else augmentation.stretch
 

@@ -1,4 +1,4 @@
-"""A data directory under other ids: prefixes and suffixes of utterances, speakers and recordings."""
+"""Rename the ids of a data directory: prefixes and suffixes of utterances, speakers and recordings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Rename = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Renaming:
-    """What becomes of each kind of id."""
+    """How to rename each kind of id."""
 
     utterance: Rename = str
     speaker: Rename = str
@@ -24,7 +24,7 @@ def affix(prefix: str = "", suffix: str = "") -> Rename:
 
 
 def rename(data: DataDir, renaming: Renaming) -> DataDir:
-    """Every table with its ids renamed. Without segments a recording is an utterance, and named like one."""
+    """Rename the ids of every table. Without segments a recording is an utterance, and is renamed like one."""
     recording = renaming.recording if data.has("segments") else renaming.utterance
     keys = {"utterance": renaming.utterance, "speaker": renaming.speaker, "recording": recording}
     tables: dict[str, Table] = {}

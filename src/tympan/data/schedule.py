@@ -15,10 +15,10 @@ from tympan.errors import UserError
 class BatchSchedule:
     """Epochs count from 1.
 
-    Without `num_iters_per_epoch` an epoch is one pass over the plan, in an order of its own if `shuffle`. With it,
-    epoch e is the e-th window of that many steps over the passes laid end to end, each pass shuffled anew, as with
+    Without `num_iters_per_epoch` an epoch is one pass over the plan, shuffled per epoch if `shuffle`. With it,
+    epoch e is the e-th window of that many steps over consecutive passes, each shuffled differently, as in
     ESPnet2.
-    `shuffle_within_batch` deals the utterances of a pass anew into batches of the planned sizes.
+    `shuffle_within_batch` redistributes the utterances of a pass over batches of the planned sizes.
     """
 
     def __init__(
@@ -34,7 +34,8 @@ class BatchSchedule:
             raise UserError(f"num_iters_per_epoch must be at least 1, found {num_iters_per_epoch}")
         if shuffle_within_batch and plan.fits_lengths:
             raise UserError(
-                "shuffle_within_batch mixes utterances of all lengths: it works with batch_type unsorted and sorted, "
+                "shuffle_within_batch mixes utterances of all lengths, so it works only with batch_type unsorted "
+                "and sorted, "
                 "where the size of a batch does not depend on lengths"
             )
         self.plan = plan
@@ -62,7 +63,7 @@ class BatchSchedule:
         return self.plan.pad_to(int(self._order(passed)[place]))
 
     def sizes(self, epoch: int) -> Ints:
-        """Utterances of each global batch of an epoch, in order."""
+        """Number of utterances in each global batch of an epoch, in order."""
         steps = [self._locate(epoch, 0), self._locate(epoch, self.num_steps(epoch) - 1)]
         (first, begin), (last, end) = steps
         numbers = np.concatenate([self._order(passed) for passed in range(first, last + 1)])
@@ -70,7 +71,7 @@ class BatchSchedule:
         return sizes
 
     def _locate(self, epoch: int, step: int) -> tuple[int, int]:
-        """The pass over the data (from 1) and the place in it."""
+        """The pass over the data (from 1) and the position in it."""
         if not 0 <= step < self.num_steps(epoch):
             raise IndexError(f"step {step} of epoch {epoch}: there are {self.num_steps(epoch)}")
         if self.num_iters_per_epoch is None:
@@ -94,7 +95,7 @@ class BatchSchedule:
 
 
 def _remembered(known: dict[int, Ints], passed: int, make: Callable[[int], Ints]) -> Ints:
-    """Neighbouring steps ask for the same pass; a few are kept."""
+    """Neighbouring steps use the same pass; a few passes are cached."""
     if passed not in known:
         if len(known) >= 4:
             known.pop(min(known, key=lambda other: -abs(other - passed)))

@@ -1,4 +1,4 @@
-"""Random numbers as a pure function of what they are for: (seed, epoch, utterance, purpose)."""
+"""Random numbers as a pure function of (seed, epoch, utterance, purpose)."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tympan.runtime.atomic import atomic_write
 
 @dataclass(frozen=True)
 class Shapes:
-    """Lengths of one kind of data for each row, and how many elements a step of time has."""
+    """Lengths of one kind of data per row, and the number of elements per time step."""
 
     name: str
     lengths: Ints
@@ -26,7 +26,7 @@ class Shapes:
 
 
 def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = None) -> Shapes:
-    """Lengths in the order of `ids`, or of the file. The file may know more utterances than `ids`."""
+    """Lengths in the order of `ids`, or of the file. The file may contain more utterances than `ids`."""
     table = Table(path)
     values = table.value_bytes()
     parsed = _parse(values.view(np.uint8).reshape(len(values), -1))
@@ -37,7 +37,7 @@ def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = N
         line = int(np.argmin(parsed.is_alike))
         raise UserError(
             f"{path}:{line + 1}: utterance '{table.id(line)}' has the shape {table.value(line)}, "
-            f"the first one has {table.value(0)}: all must agree but in length"
+            f"but the first one has {table.value(0)}: all must be equal except for the length"
         )
     lengths = parsed.lengths
     if ids is not None:
@@ -45,7 +45,9 @@ def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = N
         if (lines < 0).any():
             row = int(np.argmax(lines < 0))
             missing, total = ids[row].decode("utf-8"), int((lines < 0).sum())
-            raise UserError(f"{path}: utterance '{missing}' is missing ({total} in all); run --collect_stats again")
+            raise UserError(
+                f"{path}: utterance '{missing}' is missing ({total} missing in total); run --collect_stats again"
+            )
         lengths = lengths[lines]
     # `speech_shape` and `text_shape.char` are the shapes of `speech` and `text`.
     name = os.path.basename(os.fspath(path)).partition("_shape")[0]
@@ -66,7 +68,7 @@ class _Parsed:
     lengths: Ints
     is_number: NDArray[np.bool_]
     is_alike: NDArray[np.bool_]
-    """What follows the length is the same as in the first line."""
+    """Check that the dimensions after the length are the same as in the first line."""
 
 
 def _parse(chars: NDArray[np.uint8]) -> _Parsed:

@@ -1,4 +1,4 @@
-"""Some utterances of a data directory, chosen the same way on every run."""
+"""Select utterances of a data directory, in the same way on every run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ How = Literal["even", "first", "last", "shortest", "random", "per_speaker"]
 
 
 def choose(data: DataDir, number: int, how: How, *, seed: int = 0) -> list[str]:
-    """`number` utterances (of each speaker with per_speaker), sorted; all of them if there are fewer."""
+    """Select `number` utterances (per speaker with per_speaker), sorted; all of them if there are fewer."""
     if number < 1:
         raise UserError(f"--number is {number}, expected 1 or more")
     utterances = sorted(data.utterances)
@@ -37,7 +37,7 @@ def choose(data: DataDir, number: int, how: How, *, seed: int = 0) -> list[str]:
 
 
 def _lengths(data: DataDir) -> dict[str, float]:
-    """Frames or seconds, from whatever says so; the audio's headers last, as that takes longest."""
+    """Frames or seconds, from the first available file; audio headers last, because reading them is slowest."""
     for table in (data.utt2num_frames, data.utt2dur):
         if table:
             missing = [key for key in data.utterances if key not in table]

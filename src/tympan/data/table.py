@@ -1,6 +1,6 @@
 """One file of `id value` lines (wav.scp, text, a shape file), found by id without reading it into memory.
 
-The line table is built once by numpy and, for large files, kept in a folder `.tympan` beside the file and mapped into
+The line table is built once by numpy. For large files it is cached in a folder `.tympan` next to the file and mapped to
 memory: worker processes share its pages, and a million lines open in milliseconds.
 """
 
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
 CACHED_FROM_BYTES = 1 << 20
-"""Smaller files are parsed each time: it takes a few milliseconds, and leaves the user's folder alone."""
+"""Smaller files are parsed each time: it takes a few milliseconds, and writes nothing to the user's folder."""
 
 _VERSION = 1
 _HEADER_BYTES = 4096
@@ -69,7 +69,7 @@ class Table:
 
     @property
     def ids(self) -> NDArray[np.bytes_]:
-        """UTF-8 ids in the order of the file."""
+        """UTF-8 ids in file order."""
         return self._ids
 
     def id(self, line: int) -> str:
@@ -88,7 +88,7 @@ class Table:
         return None if line < 0 else line
 
     def find_all(self, ids: NDArray[np.bytes_]) -> Ints:
-        """The lines of many ids, -1 for those that are not here."""
+        """The lines of many ids, -1 for missing ones."""
         if len(ids) == len(self) and np.array_equal(ids, self._ids):
             return np.arange(len(ids), dtype=np.int64)
         places = np.searchsorted(self._ids, ids, sorter=self._order)
@@ -126,7 +126,7 @@ def _parse(path: Path, raw: NDArray[np.uint8]) -> Columns:
     id_ends = _moved(raw, starts, ends, ~_BLANKS)
     if (id_ends == starts).any():
         line = int(np.argmax(id_ends == starts))
-        raise UserError(f"{path}:{line + 1}: the line is empty or begins with a blank; an utterance id is expected")
+        raise UserError(f"{path}:{line + 1}: the line is empty or begins with a space; expected an utterance id")
     ids = _fixed_width(raw, starts, id_ends)
     value_starts = _moved(raw, id_ends, ends, _BLANKS)
     value_ends = _moved(raw, ends, value_starts, _BLANKS)
@@ -139,7 +139,7 @@ def _parse(path: Path, raw: NDArray[np.uint8]) -> Columns:
 
 
 def _newlines(raw: NDArray[np.uint8]) -> Ints:
-    """Places of the line ends, found piece by piece: a mask of the whole file would take as much memory as it."""
+    """Positions of the line ends, found in chunks: a mask of the whole file would need as much memory as the file."""
     pieces = range(0, len(raw), _PIECE_BYTES)
     return np.concatenate(
         [np.flatnonzero(raw[at : at + _PIECE_BYTES] == _NEWLINE).astype(np.int64) + at for at in pieces]
@@ -147,7 +147,7 @@ def _newlines(raw: NDArray[np.uint8]) -> Ints:
 
 
 def _moved(raw: NDArray[np.uint8], places: Ints, limits: Ints, passable: NDArray[np.bool_]) -> Ints:
-    """Each place moved towards its limit, forwards or backwards, as long as it passes `passable` characters."""
+    """Move each position towards its limit, forwards or backwards, over `passable` characters."""
     places = places.copy()
     backwards = bool((places > limits).any())
     step, seen = (-1, -1) if backwards else (1, 0)
@@ -201,7 +201,7 @@ def _write_cache(path: Path, stamp: dict[str, int], columns: Columns) -> None:
 
 
 def _read_cache(path: Path, stamp: dict[str, int]) -> Columns | None:
-    """The columns, memory-mapped; None if there are none for the file as it is now."""
+    """The cached columns, memory-mapped; None if there are none for the current version of the file."""
     try:
         with path.open("rb") as stream:
             header = json.loads(stream.read(_HEADER_BYTES))

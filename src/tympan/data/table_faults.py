@@ -1,4 +1,4 @@
-"""One file of a data directory, line by line, with everything that is wrong with it."""
+"""Read one file of a data directory line by line, and list all its faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tympan.errors import UserError
 
 @dataclass(frozen=True, order=True)
 class Fault:
-    """`is_warning` faults are worth knowing and don't make a data directory unusable."""
+    """A fault. With `is_warning` it does not make the data directory unusable."""
 
     file: str
     line: int
@@ -28,7 +28,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class ScannedTable:
-    """The usable lines of a file (the first of repeated ids), where they stand, and the faults of the others."""
+    """The usable lines of a file (the first of repeated ids), their line numbers, and the faults of the others."""
 
     path: Path
     entries: dict[str, str] = field(default_factory=dict)
@@ -36,12 +36,12 @@ class ScannedTable:
     faults: list[Fault] = field(default_factory=list)
 
     def fault(self, key: str, kind: str, message: str, *, is_warning: bool = False) -> Fault:
-        """A fault of the line that holds `key`."""
+        """A fault in the line of `key`."""
         return Fault(str(self.path), self.lines.get(key, 0), kind, message, key, is_warning)
 
 
 def scan_table(path: Path) -> ScannedTable:
-    """Read a file leniently and list what a strict reader would refuse."""
+    """Read a file leniently and list what a strict reader would reject."""
     table = ScannedTable(path)
     last_key = ""
     with path.open("rb") as stream:
@@ -56,10 +56,10 @@ def scan_table(path: Path) -> ScannedTable:
                 add("encoding", f"the line is not UTF-8 text (byte {error.start + 1})")
                 continue
             if number == 1 and line.startswith(BYTE_ORDER_MARK):
-                add("byte-order-mark", "the file begins with a byte order mark (a file from Windows)")
+                add("byte-order-mark", "the file begins with a byte order mark (probably written on Windows)")
                 line = line.removeprefix(BYTE_ORDER_MARK)
             if line.endswith("\r\n"):
-                add("carriage-return", "the line ends with a carriage return (a file from Windows)")
+                add("carriage-return", "the line ends with a carriage return (probably written on Windows)")
             key, value = split_line(line)
             if not key:
                 add("empty-line", "the line is empty")
@@ -69,7 +69,7 @@ def scan_table(path: Path) -> ScannedTable:
                 add("columns", problem, key)
                 continue
             if key in table.entries:
-                add("duplicate", f"'{key}' is there twice, first in line {table.lines[key]}", key)
+                add("duplicate", f"'{key}' appears twice, first on line {table.lines[key]}", key)
                 continue
             if key < last_key:
                 add("unsorted", f"'{key}' comes after '{last_key}'; ids must be in the order of `LC_ALL=C sort`", key)
@@ -90,7 +90,7 @@ def _value_problem(name: str, key: str, value: str) -> str | None:
     if name in ("utt2dur", "reco2dur") and not _is_positive(value):
         return f"the duration of '{key}' is '{value}', expected a number of seconds"
     if name == "utt2num_frames" and not re.fullmatch(r"[0-9]+", value):
-        return f"the frames of '{key}' are '{value}', expected a whole number"
+        return f"the number of frames of '{key}' is '{value}', expected an integer"
     if name == "segments":
         try:
             parse_segment(value, "")

@@ -1,4 +1,4 @@
-"""Everything that is wrong with a data directory, found in one pass, each fault with its file and line."""
+"""Find all faults of a data directory in one pass, each with its file and line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tympan.runtime.executor import map_jobs
 
 _CHUNK = 50
 _OVERSHOOT_S = 0.5
-"""A segment may end so much after its recording, as in Kaldi's extract-segments."""
+"""Seconds by which a segment may exceed its recording, as in Kaldi's extract-segments."""
 _DURATION_TOLERANCE_S = 0.1
 
 Tables = dict[str, ScannedTable]
@@ -26,13 +26,13 @@ Infos = dict[str, AudioInfo]
 
 @dataclass(frozen=True)
 class Report:
-    """What a data directory holds, and its faults, sorted by file and line."""
+    """The content of a data directory, and its faults sorted by file and line."""
 
     path: Path
     faults: list[Fault]
     tables: Tables
     infos: Infos
-    """What is known of the recordings that can be read."""
+    """Header information of the readable recordings."""
 
     @property
     def errors(self) -> list[Fault]:
@@ -62,12 +62,12 @@ def validate(
     executor: Literal["local", "dask"] = "local",
     dask_address: str | None = None,
 ) -> Report:
-    """Check a data directory; with `audio`, every recording too (compressed ones are decoded to their end)."""
+    """Check a data directory; with `audio`, also every recording (compressed ones are decoded completely)."""
     if not directory.is_dir():
-        raise UserError(f"{directory}: there is no such data directory")
+        raise UserError(f"{directory}: no such data directory")
     tables = {name: scan_table(directory / name) for name in known_files(directory)}
     if "wav.scp" not in tables and "feats.scp" not in tables:
-        raise UserError(f"{directory}: this is no data directory: it has neither wav.scp nor feats.scp")
+        raise UserError(f"{directory}: not a data directory: it has neither wav.scp nor feats.scp")
     faults = [fault for table in tables.values() for fault in table.faults]
     faults += _missing_files(directory, tables)
     faults += _cross_faults(tables)
@@ -85,7 +85,7 @@ def validate(
 
 
 def _utterance_table(tables: Tables) -> ScannedTable:
-    """The file that says which utterances there are."""
+    """The file that lists the utterances."""
     return next(tables[name] for name in ("segments", "wav.scp", "feats.scp") if name in tables)
 
 
@@ -94,11 +94,11 @@ def _missing_files(directory: Path, tables: Tables) -> Iterator[Fault]:
         if name not in tables:
             yield Fault(str(directory / name), 0, "missing-file", "there is no such file", is_warning=True)
     if "segments" in tables and "wav.scp" not in tables:
-        yield Fault(str(directory / "wav.scp"), 0, "missing-file", "there is no such file, though there are segments")
+        yield Fault(str(directory / "wav.scp"), 0, "missing-file", "there is no such file, although there are segments")
 
 
 def _cross_faults(tables: Tables) -> Iterator[Fault]:
-    """Ids in one file and not in another."""
+    """Ids that are in one file but not in another."""
     base = _utterance_table(tables)
     for name, table in tables.items():
         if table is base or kind_of(name) != "utterance":
@@ -142,7 +142,8 @@ def _speaker_faults(tables: Tables) -> Iterator[Fault]:
             yield utt2spk.fault(
                 key,
                 "speaker-order",
-                f"'{key}' of speaker '{after}' comes after utterances of '{before}'; Kaldi wants ids to begin with the "
+                f"'{key}' of speaker '{after}' comes after utterances of '{before}'; Kaldi requires ids to begin "
+                "with the "
                 "speaker",
                 is_warning=True,
             )
@@ -150,7 +151,7 @@ def _speaker_faults(tables: Tables) -> Iterator[Fault]:
     for name, table in tables.items():
         if kind_of(name) != "speaker" or name == "cmvn.scp":
             continue
-        is_index = name == "spk2utt"  # the others may lack a speaker, as utterances don't depend on them
+        is_index = name == "spk2utt"  # the other files may lack a speaker: utterances don't depend on them
         kind = "spk2utt" if is_index else "missing-id"
         for speaker in table.entries.keys() - speakers.keys():
             yield table.fault(speaker, kind, f"speaker '{speaker}' is not in utt2spk")
@@ -160,12 +161,12 @@ def _speaker_faults(tables: Tables) -> Iterator[Fault]:
     for speaker, value in tables["spk2utt"].entries.items() if "spk2utt" in tables else ():
         if speaker in speakers and sorted(value.split()) != sorted(speakers[speaker]):
             yield tables["spk2utt"].fault(
-                speaker, "spk2utt", f"the utterances of speaker '{speaker}' are not those of utt2spk"
+                speaker, "spk2utt", f"the utterances of speaker '{speaker}' differ from utt2spk"
             )
 
 
 def _place_faults(directory: Path, tables: Tables) -> Iterator[Fault]:
-    """Archives that feats.scp and the like point to."""
+    """Check the archives that feats.scp and similar files refer to."""
     sizes: dict[str, int] = {}
     for name in ("feats.scp", "cmvn.scp", "vad.scp"):
         for key, place in tables[name].entries.items() if name in tables else ():
@@ -196,7 +197,7 @@ def _audio_faults(
             wav.fault(
                 key,
                 "pipe",
-                f"'{key}' would run a program; pass --allow_pipes true if you trust it: '{wav.entries[key]}'",
+                f"'{key}' would run a command; pass --allow_pipes true if you trust it: '{wav.entries[key]}'",
             )
             for key in refused
         ],
@@ -240,7 +241,7 @@ def _check_recordings(
 
 
 def _rate_faults(wav: ScannedTable, infos: Infos) -> Iterator[Fault]:
-    """Recordings whose rate, or number of channels, is not that of most."""
+    """Recordings whose sample rate or number of channels differs from the majority."""
     for what, values in (
         ("sample-rate", {key: info.rate for key, info in infos.items()}),
         ("channels", {key: info.channels for key, info in infos.items()}),
@@ -253,12 +254,12 @@ def _rate_faults(wav: ScannedTable, infos: Infos) -> Iterator[Fault]:
         for key, value in values.items():
             if value != usual:
                 yield wav.fault(
-                    key, what, f"recording '{key}' has {value}{unit}, {number} of {len(values)} have {usual}{unit}"
+                    key, what, f"recording '{key}' has {value}{unit}, but {number} of {len(values)} have {usual}{unit}"
                 )
 
 
 def _length_faults(tables: Tables, infos: Infos) -> Iterator[Fault]:
-    """Segments beyond their recording, and durations that are not the audio's."""
+    """Segments that exceed their recording, and durations that differ from the audio."""
     durations = {key: info.duration_s for key, info in infos.items()}
     if "segments" in tables:
         recordings, durations = durations, {}
@@ -270,7 +271,9 @@ def _length_faults(tables: Tables, infos: Infos) -> Iterator[Fault]:
             end = length if segment.end_s is None else segment.end_s
             if end > length + _OVERSHOOT_S or segment.start_s >= length:
                 yield tables["segments"].fault(
-                    key, "segment", f"'{key}' ends at {end:g} s, recording '{segment.recording}' at {length:g} s"
+                    key,
+                    "segment",
+                    f"'{key}' ends at {end:g} s, but recording '{segment.recording}' ends at {length:g} s",
                 )
             durations[key] = min(end, length) - segment.start_s
     yield from _duration_faults(tables.get("utt2dur"), durations)
@@ -281,4 +284,4 @@ def _duration_faults(table: ScannedTable | None, durations: dict[str, float]) ->
     for key, value in table.entries.items() if table is not None else ():
         if key in durations and abs(float(value) - durations[key]) > _DURATION_TOLERANCE_S:
             assert table is not None
-            yield table.fault(key, "duration", f"'{key}' has {value} s here, its audio {durations[key]:.3f} s")
+            yield table.fault(key, "duration", f"'{key}' has {value} s here, but its audio has {durations[key]:.3f} s")

@@ -1,4 +1,4 @@
-"""Features of a data directory, written to archives: in parallel, restartable, whole or not there."""
+"""Compute the features of a data directory and write them to archives: in parallel, restartable, atomic."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tympan.features.shards import Places, Shard, finished, plan_shards, seal, w
 from tympan.runtime.executor import map_jobs
 
 Part = tuple[str, str, Segment]
-"""(utterance, audio source, part of it)"""
+"""(utterance, audio source, segment of it)"""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run did, and what it could not do: utterance -> reason."""
+    """Counts of a run, and its failures: utterance -> reason."""
 
     made: int
     kept: int
@@ -54,11 +54,11 @@ def make_archives(
 ) -> Summary:
     """Write feats.scp, utt2num_frames and features.yaml to `out_dir`, archives to `out_dir/archive`.
 
-    Archives of an earlier run are kept, and only utterances that are in none of them, or whose audio is another file,
-    part or channel now, are computed.
+    Archives of an earlier run are kept. Only utterances that are in none of them, or whose audio is now another file,
+    segment or channel, are computed.
     """
     if not data.wav:
-        raise UserError(f"{data.path}: no wav.scp, so there is no audio to make features from")
+        raise UserError(f"{data.path}: there is no wav.scp, so there is no audio to compute features from")
     if not allow_pipes and any(map(is_pipe, data.wav.values())):
         first = next(key for key, source in data.wav.items() if is_pipe(source))
         raise UserError(
@@ -105,13 +105,13 @@ def _check_same_options(out_dir: Path, options: FeatureOptions) -> None:
     difference = describe_difference(load_options(earlier), _as_stored(options))
     if difference:
         raise UserError(
-            f"{out_dir} holds features that were made with other options (there / now: {difference}). "
+            f"{out_dir} contains features that were computed with other options (there / now: {difference}). "
             "Choose another directory, or pass --overwrite true."
         )
 
 
 def _as_stored(options: FeatureOptions) -> FeatureOptions:
-    """Only what these features depend on: the rest is not stored."""
+    """Only the options that these features depend on: the others are not stored."""
     default = FeatureOptions()
     if options.feats_type == "mfcc":
         return replace(options, fbank=default.fbank, pitch=default.pitch, pitch_post=default.pitch_post)
@@ -128,7 +128,7 @@ def _write_shard(
     allow_pipes: bool,
     compression_method: int | None,
 ) -> _ShardResult:
-    """One archive, then its index: an archive counts only once its index is there."""
+    """Write one archive, then its index: an archive is valid only if its index exists."""
     too_short: dict[str, str] = {}
     unreadable: dict[str, str] = {}
     with write_ark(shard.ark, compression_method=compression_method) as ark:
@@ -143,7 +143,7 @@ def _write_shard(
 
 
 def _origin(part: Part, channel: int | None) -> str:
-    """What the features of an utterance are made of: other audio under the same id is to be noticed."""
+    """The origin of an utterance's features, to detect different audio with the same id."""
     _, source, segment = part
     place = source if is_pipe(source) else os.path.abspath(source)
     return f"channel {channel or 0} {segment} {place}"
@@ -152,7 +152,7 @@ def _origin(part: Part, channel: int | None) -> str:
 def _recordings(
     parts: Sequence[Part], channel: int | None, allow_pipes: bool, unreadable: dict[str, str]
 ) -> Iterator[tuple[str, Audio]]:
-    """The audio of each part; a program's output is asked for once for all parts of its recording that follow."""
+    """The audio of each segment. A command runs once for consecutive segments of the same recording."""
     piped: tuple[str, Audio] | None = None
     for utterance, source, segment in parts:
         try:
@@ -175,7 +175,7 @@ def _cut(audio: Audio, segment: Segment) -> Audio:
 
 
 def _copy_labels(data: DataDir, out_dir: Path, keys: Places) -> None:
-    """text, utt2spk and the like beside the features, for the utterances that have features."""
+    """Copy text, utt2spk and similar files next to the features, for the utterances that have features."""
     if out_dir.resolve() == data.path.resolve():
         return
     kept = data.keep(keys)

@@ -1,4 +1,4 @@
-"""Names for the arrays that features are made of. Audio and features are float32, sums over them float64."""
+"""Array types of audio and features. Audio and features are float32, sums over them float64."""
 
 from __future__ import annotations
 

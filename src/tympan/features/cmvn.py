@@ -1,4 +1,4 @@
-"""Mean and variance normalisation with Kaldi's statistics: a (2, dim + 1) matrix of sums, count, sums of squares."""
+"""Mean and variance normalization with Kaldi's statistics: a (2, dim + 1) matrix of sums, count, sums of squares."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def cmvn_stats(matrices: Iterable[Floats]) -> Floats:
         stats[1, :-1] = np.einsum("td,td->d", wide, wide)
         total = stats if total is None else add_stats(total, stats)
     if total is None:
-        raise UserError("there are no features to gather statistics from")
+        raise UserError("there are no features to compute statistics from")
     return total
 
 
 def add_stats(one: Floats, other: Floats) -> Floats:
     if one.shape != other.shape:
-        raise UserError(f"features of {one.shape[1] - 1} and of {other.shape[1] - 1} dimensions can't be mixed")
+        raise UserError(f"features of {one.shape[1] - 1} and of {other.shape[1] - 1} dimensions cannot be combined")
     return one + other
 
 
 def apply_cmvn(features: Floats, stats: Floats, *, norm_means: bool = True, norm_vars: bool = False) -> Floats:
-    """(frames, dim) less the mean, and divided by the standard deviation if asked; defaults as Kaldi's apply-cmvn."""
+    """Subtract the mean from (frames, dim); optionally divide by the standard deviation. Defaults as in apply-cmvn."""
     dim = stats.shape[1] - 1
     if features.shape[1] != dim:
-        raise UserError(f"the statistics are for {dim} dimensions, the features have {features.shape[1]}")
+        raise UserError(f"the statistics are for {dim} dimensions, but the features have {features.shape[1]}")
     count = float(stats[0, -1])
     if count < 1:
-        raise UserError("the statistics were gathered over no frames")
+        raise UserError("the statistics were computed from zero frames")
     mean = stats[0, :-1].astype(np.float64) / count
     scale = np.ones(dim)
     if norm_vars:
@@ -55,7 +55,7 @@ def read_stats(path: str | os.PathLike[str]) -> Floats:
     """Statistics from a Kaldi matrix (binary or text; a file or `file.ark:offset`)."""
     stats = read_matrix(path)
     if stats.ndim != 2 or stats.shape[0] != 2 or stats.shape[1] < 2:
-        raise UserError(f"{path}: these are no CMVN statistics: expected a matrix of 2 rows, found {stats.shape}")
+        raise UserError(f"{path}: not CMVN statistics: expected a matrix with 2 rows, found shape {stats.shape}")
     return stats
 
 

@@ -1,4 +1,4 @@
-"""Kaldi's option files (`conf/fbank.conf`: one `--name=value` a line) read into typed options."""
+"""Read Kaldi's option files (`conf/fbank.conf`: one `--name=value` per line) into typed options."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_conf(path: str | os.PathLike[str], kind: type[Options]) -> Options:
     except OSError as error:
         raise UserError(f"{file}: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise UserError(f"{file}: not UTF-8 text; a conf file has one '--name=value' a line") from None
+        raise UserError(f"{file}: not UTF-8 text; a conf file has one '--name=value' per line") from None
     values: dict[str, tuple[str, str]] = {}
     mistakes = []
     for number, line in enumerate(lines, 1):
@@ -61,7 +61,7 @@ def _build(kind: type[Options], values: Mapping[str, tuple[str, str]], mistakes:
         try:
             chosen[name] = _cast(value, types[name])
         except ValueError:
-            wanted = {bool: "true or false", int: "a whole number", float: "a number"}.get(types[name], "another value")
+            wanted = {bool: "true or false", int: "an integer", float: "a number"}.get(types[name], "another value")
             mistakes.append(f"{place}: '--{_dashed(name)}' is '{value}', expected {wanted}")
     if mistakes:
         raise UserError("\n".join(mistakes))

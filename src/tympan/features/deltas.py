@@ -10,7 +10,7 @@ from tympan.features.arrays import Floats
 def add_deltas(features: Floats, *, order: int = 2, window: int = 2) -> Floats:
     """(frames, dim) -> (frames, dim * (order + 1)) float32.
 
-    Each order is one filter over the features themselves (5 and 9 taps by default), with the first and the last
+    Each order is one filter over the features (5 and 9 taps by default), with the first and the last
     frame repeated beyond the edges. This differs from the delta of a delta at the edges.
     """
     frames = len(features)

@@ -1,4 +1,4 @@
-"""The features of one utterance, as its options say: filterbank with or without pitch, or MFCC."""
+"""Compute the features of one utterance: filterbank with or without pitch, or MFCC."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tympan.runtime.atomic import atomic_write
 FeatsType = Literal["fbank_pitch", "fbank", "mfcc"]
 
 _LENGTH_TOLERANCE = 2
-"""Frames by which pitch may differ from the filterbank before they are pasted, as in Kaldi's make_fbank_pitch."""
+"""Maximum difference in frames between pitch and filterbank when pasting them, as in Kaldi's make_fbank_pitch."""
 
 
 @dataclass(frozen=True)
 class FeatureOptions:
-    """Everything that decides what the features of given audio are."""
+    """All options that affect the features of given audio."""
 
     feats_type: FeatsType = "fbank_pitch"
     fbank: FbankOptions = field(default_factory=FbankOptions)
@@ -40,7 +40,7 @@ class FeatureOptions:
     pitch_post: PitchPostOptions = field(default_factory=PitchPostOptions)
     do_delta: bool = False
     seed: int = 0
-    """Of dither and of the noise on the pitch's slope."""
+    """Random seed of dither and of the noise on the delta pitch."""
 
     def __post_init__(self) -> None:
         if self.feats_type not in get_args(FeatsType):
@@ -79,7 +79,7 @@ class FeatureOptions:
         dither: float | None = None,
         seed: int = 0,
     ) -> FeatureOptions:
-        """From Kaldi's conf files. Without a pitch_config, frames are cut for pitch as for the filterbank."""
+        """Read Kaldi's conf files. Without a pitch_config, pitch uses the framing options of the filterbank."""
         bank = read_conf(fbank_config, FbankOptions) if fbank_config else FbankOptions()
         cepstra = read_conf(mfcc_config, MfccOptions) if mfcc_config else MfccOptions()
         if dither is not None:
@@ -97,8 +97,8 @@ class FeatureOptions:
 def compute_features(audio: Audio, options: FeatureOptions, *, utterance: str, stats: Floats | None = None) -> Floats:
     """(frames, dim) float32 of one-channel audio; (0, dim) if it is shorter than a frame.
 
-    The utterance's name and the seed decide every random number, so that a second run gives the same. With CMVN
-    statistics the features are normalised, as in the recipe: before the deltas.
+    Random numbers depend only on the utterance id and the seed, so that runs are reproducible. With CMVN
+    statistics the features are normalized before the deltas are added, as in the recipe.
     """
     samples = _at_rate(audio, options.frame, utterance)
     noise = rng_for(options.seed, utterance, "dither")
@@ -116,7 +116,7 @@ def compute_features(audio: Audio, options: FeatureOptions, *, utterance: str, s
 
 
 def save_options(path: str | os.PathLike[str], options: FeatureOptions, *, cmvn: str | None = None) -> None:
-    """Write features.yaml: complete, so that it means the same whatever the defaults become."""
+    """Write features.yaml with all options, so that it does not depend on later defaults."""
     content: dict[str, object] = {
         "feats_type": options.feats_type,
         "fs": int(options.frame.sample_frequency),
@@ -132,7 +132,7 @@ def save_options(path: str | os.PathLike[str], options: FeatureOptions, *, cmvn:
 
 
 def load_options(path: str | os.PathLike[str]) -> FeatureOptions:
-    """Read features.yaml. Its `cmvn` is a file beside it, which `features.cmvn.read_stats` reads."""
+    """Read features.yaml. Its `cmvn` is a file next to it, which `features.cmvn.read_stats` reads."""
     place = str(path)
     content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     if not isinstance(content, Mapping) or "feats_type" not in content:
@@ -153,7 +153,7 @@ def load_options(path: str | os.PathLike[str]) -> FeatureOptions:
 
 
 def describe_difference(one: FeatureOptions, other: FeatureOptions) -> str:
-    """The first options in which two sets differ, for a message; empty if they make the same features."""
+    """The first options that differ, for a message; empty if both give the same features."""
     differences = []
     for entry in fields(one):
         left, right = getattr(one, entry.name), getattr(other, entry.name)
@@ -181,7 +181,7 @@ def _at_rate(audio: Audio, frame: FrameOptions, utterance: str) -> Floats:
         return resample(audio.samples, audio.rate, wanted)
     way = "--allow-downsample=true" if audio.rate > wanted else "--allow-upsample=true"
     raise UserError(
-        f"'{utterance}' has a sample rate of {audio.rate} Hz, the options say --sample-frequency={wanted}. "
+        f"'{utterance}' has a sample rate of {audio.rate} Hz, but the options have --sample-frequency={wanted}. "
         f"Write --sample-frequency={audio.rate} in the conf file, or {way} to have it resampled."
     )
 
@@ -191,7 +191,7 @@ def _paste(features: Floats, tracked: Floats, utterance: str) -> Floats:
     shorter = min(len(features), len(tracked))
     if difference > _LENGTH_TOLERANCE and shorter:
         raise UserError(
-            f"'{utterance}': {len(features)} frames of filterbank and {len(tracked)} of pitch can't be pasted; "
+            f"'{utterance}': {len(features)} filterbank frames and {len(tracked)} pitch frames cannot be combined; "
             "check --snip-edges and --frame-shift in both conf files"
         )
     return np.concatenate([features[:shorter], tracked[:shorter]], axis=1)

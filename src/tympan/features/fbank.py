@@ -1,4 +1,4 @@
-"""Mel filterbank energies and MFCC as Kaldi makes them, through kaldi-native-fbank."""
+"""Mel filterbank energies and MFCC as in Kaldi, computed with kaldi-native-fbank."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tympan.features.arrays import Floats
 from tympan.features.framing import check_framing
 
 _PIECE = 160_000
-"""Samples that are handed over at a time."""
+"""Number of samples passed at a time."""
 
 
 @dataclass(frozen=True)
 class FrameOptions:
-    """How audio is cut into frames; names and defaults are Kaldi's (with '_' for '-')."""
+    """How audio is split into frames; names and defaults are Kaldi's (with '_' for '-')."""
 
     sample_frequency: float = 16000.0
     frame_length: float = 25.0
@@ -25,7 +25,7 @@ class FrameOptions:
     frame_shift: float = 10.0
     """ms"""
     dither: float = 1.0
-    """Standard deviation of the noise added to 16-bit samples; 0 for none."""
+    """Standard deviation of the noise added to 16-bit samples; 0: no dither."""
     preemphasis_coefficient: float = 0.97
     remove_dc_offset: bool = True
     window_type: str = "povey"
@@ -50,21 +50,21 @@ class FrameOptions:
             raise UserError(f"--window-type is '{self.window_type}', allowed: {', '.join(windows)}")
         check_framing(self.sample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
         if not 0 <= self.preemphasis_coefficient <= 1:
-            raise UserError(f"--preemphasis-coefficient={self.preemphasis_coefficient:g} must lie between 0 and 1")
+            raise UserError(f"--preemphasis-coefficient={self.preemphasis_coefficient:g} must be between 0 and 1")
         if self.num_mel_bins < 3:
-            raise UserError(f"--num-mel-bins={self.num_mel_bins}: at least 3 are needed")
+            raise UserError(f"--num-mel-bins={self.num_mel_bins} must be at least 3")
         half = self.sample_frequency / 2
         high = self.high_freq if self.high_freq > 0 else half + self.high_freq
         if not 0 <= self.low_freq < high <= half:
             raise UserError(
-                f"--low-freq={self.low_freq:g} and --high-freq={self.high_freq:g} must hold a band between 0 and "
+                f"--low-freq={self.low_freq:g} and --high-freq={self.high_freq:g} must form a band between 0 and "
                 f"{half:g} Hz, half of --sample-frequency"
             )
 
 
 @dataclass(frozen=True)
 class FbankOptions(FrameOptions):
-    """Options of compute-fbank-feats. Kaldi's own default is 23 bins; the recipes' conf files say 80."""
+    """Options of compute-fbank-feats. Kaldi's own default is 23 bins; the recipes' conf files use 80."""
 
     num_mel_bins: int = 80
     use_energy: bool = False
@@ -84,8 +84,8 @@ class MfccOptions(FrameOptions):
 def fbank(samples: Floats, options: FbankOptions, *, rng: np.random.Generator | None = None) -> Floats:
     """(frames, num_mel_bins [+ 1]) float32 from samples in [-1, 1); no frames if the audio is shorter than one.
 
-    Dither is drawn from `rng`, once a sample, where Kaldi draws it anew for every frame: the same noise for every
-    frame, and the same result on every run.
+    Dither is drawn from `rng` once per sample; Kaldi draws it again for every frame. So overlapping frames share the
+    same noise, and every run gives the same result.
     """
     native = knf.FbankOptions()
     _fill(native, options)
@@ -98,7 +98,7 @@ def fbank(samples: Floats, options: FbankOptions, *, rng: np.random.Generator | 
 def mfcc(samples: Floats, options: MfccOptions, *, rng: np.random.Generator | None = None) -> Floats:
     """(frames, num_ceps) float32; otherwise as `fbank`."""
     if options.num_ceps > options.num_mel_bins:
-        raise UserError(f"--num-ceps={options.num_ceps} can't exceed --num-mel-bins={options.num_mel_bins}")
+        raise UserError(f"--num-ceps={options.num_ceps} must not exceed --num-mel-bins={options.num_mel_bins}")
     native = knf.MfccOptions()
     _fill(native, options)
     native.use_energy = options.use_energy
@@ -140,7 +140,7 @@ def _run(
         noise = (rng or np.random.default_rng()).standard_normal(len(scaled), dtype=np.float32)
         scaled += np.float32(options.dither) * noise
     for start in range(0, len(scaled), _PIECE):
-        # A list is what the binding takes fastest; an hour of audio at once would be gigabytes of Python numbers.
+        # The binding is fastest with a list, but a list of an hour of audio would take gigabytes.
         online.accept_waveform(options.sample_frequency, scaled[start : start + _PIECE].tolist())
     online.input_finished()
     frames = [online.get_frame(index) for index in range(online.num_frames_ready)]

@@ -21,8 +21,9 @@ from tympan.nn.masks import length_mask
 class DefaultFrontend(nn.Module):
     """`frontend: default`. Always in float32 (or float64).
 
-    The reflection at the end is that of each utterance, not of the padded batch. Signals shorter than the reflection
-    go back and forth; ESPnet2 fails there. With several channels, training takes one at random, evaluation the first.
+    The end is reflected for each utterance, not for the padded batch. Signals shorter than the reflection
+    are reflected repeatedly; ESPnet2 fails there. Of several channels, training uses a random one,
+    evaluation the first.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class DefaultFrontend(nn.Module):
     ) -> None:
         super().__init__()
         if not onesided:
-            raise UserError("frontend_conf onesided: false gives twice the bins that the mel filters take; use true")
+            raise UserError(
+                "frontend_conf onesided: false gives twice as many bins as the mel filters expect; use true"
+            )
         if win_length is not None and win_length > n_fft:
             raise UserError(f"frontend_conf win_length {win_length} is longer than n_fft {n_fft}")
         rate = parse_rate(fs)
@@ -62,13 +65,13 @@ class DefaultFrontend(nn.Module):
     window_weights: Tensor
 
     def forward(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Features and their lengths, zero beyond them. Without `apply_stft`, speech is (batch, frames, bins, 2)."""
+        """Features, zero beyond the lengths, and lengths. Without `apply_stft`, speech is (batch, frames, bins, 2)."""
         if len(speech) > 1 and speech.is_cpu and self.apply_stft and not self.training and int(lengths.min()) > 0:
             return self._one_by_one(speech, lengths)
         with full_precision(speech):
             speech = at_least_float32(speech)
             dtype = speech.dtype
-            # Rounding in the transform reaches 1e-4 in the logarithm of quiet bands; float64 costs little on a CPU.
+            # float32 rounding in the STFT causes errors of 1e-4 in the log of quiet bands; float64 is cheap on a CPU.
             speech = speech.double() if speech.is_cpu else speech
             frame_lengths = self.output_lengths(lengths)
             power = self._stft_power(speech, lengths) if self.apply_stft else speech.square().sum(-1)
@@ -77,8 +80,9 @@ class DefaultFrontend(nn.Module):
             return features.masked_fill(~mask, 0.0), frame_lengths
 
     def _one_by_one(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Spectra of an utterance stay in the cache and its padding costs nothing: twice as fast on a CPU for ten of
-        3 to 10 s.
+        """One utterance at a time, so that its spectra stay in the cache and no padding is computed.
+
+        Twice as fast on a CPU for ten utterances of 3 to 10 s.
         """
         rows = zip(torch.split(speech, 1), torch.split(lengths, 1), strict=True)
         alone = [self(row[:, : int(length)], length) for row, length in rows]
@@ -88,7 +92,7 @@ class DefaultFrontend(nn.Module):
         return features, torch.cat([one[1] for one in alone])
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames of so many samples; no samples give no frames."""
+        """Number of frames for a number of samples; zero samples give zero frames."""
         if not self.apply_stft:
             return lengths
         padded = lengths + 2 * (self.n_fft // 2) if self.center else lengths
@@ -151,7 +155,7 @@ def mel_filters(rate: int, n_fft: int, n_mels: int, *, fmin: float, fmax: float,
     return np.ascontiguousarray((triangles * areas[:, None]).T.astype(np.float32))
 
 
-# Slaney's Auditory Toolbox: 200/3 Hz a mel up to 1 kHz, then 27 steps for a factor of 6.4.
+# Slaney's Auditory Toolbox: 200/3 Hz per mel up to 1 kHz, then 27 steps per factor of 6.4.
 _LINEAR_STEP = 200.0 / 3
 _BREAK_HERTZ = 1000.0
 _LOG_STEP = np.log(6.4) / 27.0
@@ -186,7 +190,7 @@ def _reflect(speech: Tensor, lengths: Tensor, pad: int) -> Tensor:
 
 
 def _mirror(index: Tensor, lengths: Tensor) -> Tensor:
-    """Positions of an endless signal that goes forth and back between 0 and length - 1."""
+    """Positions of an infinite signal that moves back and forth between 0 and length - 1."""
     period = (2 * lengths - 2).clamp(min=1)
     index = index % period
     return torch.minimum(index, 2 * lengths - 2 - index).clamp(min=0)

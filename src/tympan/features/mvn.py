@@ -1,4 +1,4 @@
-"""Mean and variance normalisation: by the statistics of a corpus, or of each utterance.
+"""Mean and variance normalization with the statistics of a corpus, or of each utterance.
 
 Shapes: features (batch, time, size), lengths (batch,).
 """
@@ -19,7 +19,7 @@ from tympan.nn.masks import length_mask
 class GlobalMvn(nn.Module):
     """`normalize: global_mvn`. Statistics: `feats_stats.npz` of `--collect_stats`, or Kaldi's matrix as .npy.
 
-    Without `stats_file` (loading a trained model), mean and deviation come with the weights: `input_size` of them.
+    Without `stats_file` (loading a trained model), the mean and deviation of `input_size` values come with the weights.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class GlobalMvn(nn.Module):
             mean, std = _read_statistics(Path(stats_file), eps)
             if input_size is not None and mean.numel() != input_size:
                 raise UserError(
-                    f"{stats_file}: statistics of {mean.numel()} values, but the features have {input_size}"
+                    f"{stats_file}: statistics for {mean.numel()} values per frame, but the features have {input_size}"
                 )
         self.register_buffer("mean", mean)
         self.register_buffer("std", std)
@@ -50,7 +50,7 @@ class GlobalMvn(nn.Module):
     std: Tensor
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """Normalised, zero beyond the lengths."""
+        """Normalized features, zero beyond the lengths."""
         if self.norm_means:
             features = features - self.mean.to(features.dtype)
         if self.norm_vars:
@@ -68,7 +68,7 @@ class UtteranceMvn(nn.Module):
         self.eps = eps
 
     def forward(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """Normalised, zero beyond the lengths."""
+        """Normalized features, zero beyond the lengths."""
         features = _zero_padding(features, lengths)
         count = lengths.clamp(min=1).to(features.dtype).view(-1, 1, 1)
         centered = _zero_padding(features - features.sum(1, keepdim=True) / count, lengths)
@@ -91,7 +91,7 @@ def _read_statistics(path: Path, eps: float) -> tuple[Tensor, Tensor]:
         else:
             count, total, total_square = stats["count"], stats["sum"], stats["sum_square"]
     except FileNotFoundError:
-        raise UserError(f"{path}: no such statistics file; it is made by --collect_stats true") from None
+        raise UserError(f"{path}: no such statistics file; --collect_stats true creates it") from None
     except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
         raise UserError(f"{path}: not a statistics file with count, sum and sum_square ({error})") from None
     mean = total / count

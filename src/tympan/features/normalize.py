@@ -1,4 +1,4 @@
-"""CMVN over whole feature sets: statistics gathered and applied in parallel."""
+"""CMVN over whole feature sets: compute and apply statistics in parallel."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CHUNK = 500
 
 
 def read_feats(source: Path) -> dict[str, str]:
-    """utterance -> place, from a feats.scp or a directory that has one; places are made to hold from here."""
+    """utterance -> location, from a feats.scp or a directory with one. Paths are resolved to be valid from here."""
     scp = source / "feats.scp" if source.is_dir() else source
     return {key: locate(place, scp.parent) for key, place in read_table(scp).items()}
 
@@ -32,9 +32,9 @@ def read_feats(source: Path) -> dict[str, str]:
 def gather_stats(
     feats: Mapping[str, str], group_of: Mapping[str, str] | None = None, *, nj: int = 1, description: str = "statistics"
 ) -> dict[str, Floats]:
-    """Statistics of each group of utterances; without `group_of` all of them are the group "global".
+    """Statistics per group of utterances; without `group_of` all of them form the group "global".
 
-    Sums are taken in a fixed order, so that they don't depend on the number of jobs.
+    Sums are computed in a fixed order, so that they don't depend on the number of jobs.
     """
     items = [(group_of[key] if group_of else "global", place) for key, place in feats.items()]
     total: dict[str, Floats] = {}
@@ -42,12 +42,12 @@ def gather_stats(
         for group, stats in part.items():
             total[group] = add_stats(total[group], stats) if group in total else stats
     if not total:
-        raise UserError("there are no features to gather statistics from")
+        raise UserError("there are no features to compute statistics from")
     return total
 
 
 def write_stats_ark(path: Path, stats: Mapping[str, Floats]) -> None:
-    """Statistics by speaker or utterance: an archive, and `.scp` beside it."""
+    """Write statistics per speaker or utterance: an archive, and `.scp` next to it."""
     with write_ark(path) as ark:
         for key in sorted(stats):
             ark.write(key, stats[key])
@@ -71,7 +71,7 @@ def normalize_feats(
 ) -> Places:
     """Apply CMVN (then deltas) and write feats.scp and archives to `out_dir`.
 
-    `cmvn` holds one matrix for all, or is a .scp of one for each speaker or utterance; None: each utterance by itself.
+    `cmvn` is one matrix for all, or a .scp with one per speaker or utterance; None: normalize each utterance by itself.
     """
     stats: Floats | dict[str, str] | None = None
     if cmvn is not None:
@@ -100,7 +100,7 @@ def _stats_by_key(scp: Path, feats: Mapping[str, str], utt2spk: Mapping[str, str
     for key in feats:
         group = key if key in table else (utt2spk or {}).get(key, key)
         if group not in table:
-            raise UserError(f"{scp}: no statistics for '{key}', neither by its id nor by its speaker in utt2spk")
+            raise UserError(f"{scp}: no statistics for '{key}', neither for its id nor for its speaker in utt2spk")
         found[key] = table[group]
     return found
 

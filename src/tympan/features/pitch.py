@@ -1,7 +1,7 @@
-"""Kaldi's pitch tracker: normalised cross-correlation of each frame, and the smoothest good path through its lags.
+"""Kaldi's pitch tracker: normalized cross-correlation of each frame, and a smooth path through the best lags.
 
 P. Ghahremani et al., "A pitch extraction algorithm tuned for automatic speech recognition", ICASSP 2014.
-Shapes: frames (T), measured lags (M; whole samples at 4 kHz), lags (L; evenly spaced in log frequency).
+Shapes: frames (T), measured lags (M; integer samples at 4 kHz), lags (L; evenly spaced in log frequency).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tympan.features.pitch_track import advance, trace_back
 from tympan.features.windowed_sinc import GridResampler, interpolation_matrix
 
 _BLOCK = 1024
-"""Frames whose correlations are held in memory at once."""
+"""Number of frames whose correlations are in memory at a time."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class PitchOptions:
     lowpass_filter_width: int = 1
     upsample_filter_width: int = 5
     max_frames_latency: int = 0
-    """Only delays what an online decoder sees; a whole file comes out the same."""
+    """Only affects the latency of online decoding; the result for a whole file is the same."""
     frames_per_chunk: int = 0
     simulate_first_pass_online: bool = False
     recompute_frame: int = 500
@@ -70,7 +70,7 @@ class PitchOptions:
 
     @property
     def window(self) -> int:
-        """Samples that are correlated, at the resampled rate."""
+        """Number of samples that are correlated, at the resampled rate."""
         return int(self.resample_frequency * 0.001 * self.frame_length)
 
     @property
@@ -89,9 +89,9 @@ class PitchOptions:
 
 
 def pitch(samples: Floats, options: PitchOptions) -> Floats:
-    """(T, 2) float32: the normalised cross-correlation at the chosen lag, and the pitch in Hz.
+    """(T, 2) float32: the normalized cross-correlation at the chosen lag, and the pitch in Hz.
 
-    There is a pitch for every frame; a low correlation says that the frame is unvoiced. T is 0 for audio that is
+    Every frame has a pitch; a low correlation means that the frame is unvoiced. T is 0 for audio that is
     shorter than a frame.
     """
     tools = _tools(options)
@@ -125,7 +125,7 @@ def pitch(samples: Floats, options: PitchOptions) -> Floats:
 
 @dataclass(frozen=True)
 class _Tools:
-    """What depends on the options alone."""
+    """Values that depend only on the options."""
 
     resampler: GridResampler
     lags_s: Floats
@@ -138,7 +138,7 @@ class _Tools:
 def _tools(options: PitchOptions) -> _Tools:
     rates = options.sample_frequency, options.resample_frequency
     if any(rate != int(rate) for rate in rates):
-        raise UserError("--sample-frequency and --resample-frequency must be whole numbers")
+        raise UserError("--sample-frequency and --resample-frequency must be integers")
     resampler = GridResampler(
         int(rates[0]), int(rates[1]), cutoff_hz=options.lowpass_cutoff, num_zeros=options.lowpass_filter_width
     )
@@ -164,10 +164,10 @@ def _select_lags(options: PitchOptions) -> Floats:
 
 
 def _chunk_ends(num_samples: int, options: PitchOptions, resampler: GridResampler) -> list[int]:
-    """Lengths of the resampled signal that were known after each chunk of audio, and after its end.
+    """Lengths of the resampled signal after each chunk of audio, and after its end.
 
-    Even a whole file reaches Kaldi's tracker in two parts: what the filter can give at once, and the tail that it
-    gives when told that the input has ended.
+    Even a whole file reaches Kaldi's tracker in two parts: what the filter can output at once, and the tail that it
+    outputs when the input has ended.
     """
     chunk = int(options.frames_per_chunk * options.sample_frequency * options.frame_shift / 1000.0) or num_samples
     known = [resampler.num_output(end, is_finished=False) for end in range(chunk, num_samples, max(chunk, 1))]
@@ -176,7 +176,7 @@ def _chunk_ends(num_samples: int, options: PitchOptions, resampler: GridResample
 
 
 def _num_frames(num_samples: int, options: PitchOptions, *, is_finished: bool) -> int:
-    """Frames that so many resampled samples allow; before the end, the longest lag must be known too."""
+    """Number of frames for a number of resampled samples; before the end, the longest lag must be available too."""
     length = options.window + (0 if is_finished else options.last_lag)
     if num_samples < length:
         return 0
@@ -186,7 +186,7 @@ def _num_frames(num_samples: int, options: PitchOptions, *, is_finished: bool) -
 
 
 def _starts(frames: Ints, options: PitchOptions) -> Ints:
-    """First sample of each frame; negative for those that begin before the signal does."""
+    """First sample of each frame; negative for frames that begin before the signal."""
     if options.snip_edges:
         return frames * options.shift
     full = options.window + options.last_lag
@@ -194,10 +194,10 @@ def _starts(frames: Ints, options: PitchOptions) -> Ints:
 
 
 def _ballasts(signal: Floats, frames: int, ends: list[int], options: PitchOptions) -> tuple[Floats, Floats | None]:
-    """What is added to the product of energies, so that quiet frames don't look voiced: (T,), and its correction.
+    """The ballast added to the product of energies, so that quiet frames don't look voiced: (T,), and its correction.
 
-    It grows with the mean power of what was known of the signal when the frame was computed. For the first
-    `recompute_frame` frames this is put right once more of the signal is known, if the power changed by over 2 %.
+    It grows with the mean power of the signal that was available when the frame was computed. For the first
+    `recompute_frame` frames it is corrected once more of the signal is available, if the power changed by over 2 %.
     """
     power = np.cumsum(np.concatenate([[0.0], signal.astype(np.float64) ** 2]))
     total = np.cumsum(np.concatenate([[0.0], signal.astype(np.float64)]))
@@ -207,7 +207,7 @@ def _ballasts(signal: Floats, frames: int, ends: list[int], options: PitchOption
 
     index = np.arange(frames)
     available = np.array([_num_frames(end, options, is_finished=i == len(ends) - 1) for i, end in enumerate(ends)])
-    # A chunk never takes a frame back, though rounding could without snip_edges.
+    # A chunk never removes a frame, although rounding without snip_edges could.
     chunk_of = np.searchsorted(np.maximum.accumulate(available), index, side="right")
     known = np.array(ends)[np.minimum(chunk_of, len(ends) - 1)]
     if options.nccf_ballast_online:
@@ -230,7 +230,7 @@ def _ballast(mean_square: Floats, options: PitchOptions) -> Floats:
 
 
 def _cut(signal: Floats, block: slice, options: PitchOptions) -> Floats:
-    """(frames, window + last_lag): each frame with what the longest lag reaches; zeros beyond the signal."""
+    """(frames, window + last_lag): each frame extended by the longest lag; zeros beyond the signal."""
     starts = _starts(np.arange(block.start, block.stop), options)
     full = options.window + options.last_lag
     before = max(0, -int(starts[0]))
@@ -245,7 +245,7 @@ def _cut(signal: Floats, block: slice, options: PitchOptions) -> Floats:
 
 
 def _preemphasise(windows: Floats, starts: Ints, length: int, coefficient: float) -> Floats:
-    """As Kaldi does it, on the part of each frame that lies inside the signal."""
+    """As in Kaldi, over the part of each frame that is inside the signal."""
     place = starts[:, None] + np.arange(windows.shape[1])
     previous = np.concatenate([windows[:, :1], windows[:, :-1]], axis=1)
     previous = np.where(place == 0, windows, previous)

@@ -1,4 +1,4 @@
-"""From raw pitch to features: voicing, log pitch relative to its surroundings, and its slope (Kaldi's ProcessPitch)."""
+"""From raw pitch to features: voicing, normalized log pitch, and delta pitch (Kaldi's ProcessPitch)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PitchPostOptions:
     pov_offset: float = 0.0
     delta_pitch_scale: float = 10.0
     delta_pitch_noise_stddev: float = 0.005
-    """Noise that hides the steps between lags; 0 for none."""
+    """Noise that hides the quantization of lags; 0: no noise."""
     normalization_left_context: int = 75
     normalization_right_context: int = 75
     delta_window: int = 2
@@ -76,7 +76,7 @@ def _voicing(correlation: Floats) -> Floats:
 
 
 def _surrounding_mean(values: Floats, weights: Floats, options: PitchPostOptions) -> Floats:
-    """Weighted mean over a window around each frame, cut at the ends of the file."""
+    """Weighted mean over a window around each frame, truncated at the ends of the file."""
     index = np.arange(len(values))
     first = np.maximum(index - options.normalization_left_context, 0)
     last = np.minimum(index + options.normalization_right_context + 1, len(values))

@@ -1,9 +1,9 @@
 """The sequential part of pitch tracking: the cheapest path through (frame, lag).
 
 Between two frames every lag may follow every other, at a cost quadratic in their distance. The best predecessors of
-all lags lie on the lower envelope of parabolas, which is the lower convex hull of points and found in linear time
-(Felzenszwalb & Huttenlocher, "Distance transforms of sampled functions", 2012). One frame depends on the last, so
-that whole-array numpy can't do it: compiled with numba it takes about 6 us a frame, the quadratic search in numpy 106.
+all lags lie on the lower envelope of parabolas, which is a lower convex hull of points and is found in linear time
+(Felzenszwalb & Huttenlocher, "Distance transforms of sampled functions", 2012). Each frame depends on the last, so
+numpy can't vectorize it. Compiled with numba it takes about 6 us per frame; the quadratic search in numpy takes 106.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def _compiled(*, fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """numba.njit, keeping the machine code on disk for the next run if any place for it can be written."""
+    """numba.njit, with the compiled code cached on disk if a cache directory is writable."""
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         compiled: Callable[P, R]
@@ -37,14 +37,14 @@ def _compiled(*, fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]]
 # The flags let the compiler take minima in vectors; no NaN can occur, and no sum is reordered.
 @_compiled(fastmath={"nnan", "nsz"})
 def advance(costs: Floats, local_costs: Floats, factor: np.float32, back_pointers: Ints) -> None:
-    """Carry the cost of reaching each lag (lags,) through some frames.
+    """Propagate the cost of reaching each lag (lags,) through some frames.
 
     For each frame: costs[i] = min over j of costs[j] + factor (i - j)^2, plus local_costs[frame, i] (frames, lags),
     shifted to a minimum of 0. `back_pointers` (frames, lags) receives the chosen j, the first of equals.
-    `costs` is changed in place. The sums are float32: where nothing is voiced, Kaldi's choice hangs on its rounding.
+    `costs` is changed in place. The sums are float32: in unvoiced parts, Kaldi's choice depends on its rounding.
     """
     frames, lags = local_costs.shape
-    # penalties[lags - 1 - i + j] is that of going from j to i.
+    # penalties[lags - 1 - i + j] is the penalty of a transition from j to i.
     penalties = np.empty(2 * lags - 1, np.float32)
     for distance in range(lags):
         penalties[lags - 1 - distance] = penalties[lags - 1 + distance] = np.float32(distance * distance) * factor
@@ -67,7 +67,7 @@ def advance(costs: Floats, local_costs: Floats, factor: np.float32, back_pointer
         k = 0
         lowest = np.float32(np.inf)
         for i in range(lags):
-            # Lag i is best reached from where the hull's slope passes i; its neighbours may be equal in float32.
+            # The best predecessor of lag i is where the hull's slope passes i; its neighbours may be equal in float32.
             while k < top and height[hull[k + 1]] - height[hull[k]] < i * (hull[k + 1] - hull[k]):
                 k += 1
             choice = hull[k]

@@ -1,7 +1,8 @@
-"""The work on a data set cut into archives: each is written by one job, and counts once its index is there.
+"""Split the work on a data set into archives. Each is written by one job, and is valid once its index exists.
 
-feats.00001.ark is renamed into place first, then feats.00001.index (`utterance offset frames origin`). What was
-interrupted has no index, and is made again under a new number; so is what came from another origin than it does now.
+feats.00001.ark is renamed to its final name first, then feats.00001.index (`utterance offset frames origin`). An
+interrupted archive has no index; its utterances are computed again under a new number. The same holds for utterances
+whose origin has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Places = dict[str, tuple[str, int]]
 
 @dataclass(frozen=True)
 class Shard(Generic[Item]):
-    """One archive, and what goes into it."""
+    """One archive and its utterances."""
 
     ark: Path
     items: tuple[Item, ...]
@@ -35,7 +36,7 @@ class Shard(Generic[Item]):
 
 
 def plan_shards(items: Sequence[Item], folder: Path, *, size: int) -> list[Shard[Item]]:
-    """Cut the items into archives with names that no earlier archive has; what a killed job left half-written goes."""
+    """Split the items into archives with unused names; remove incomplete files of killed jobs."""
     for path in folder.glob(".feats.*.part") if folder.is_dir() else ():
         path.unlink()
     taken = [int(path.name.split(".")[1]) for path in folder.glob("feats.*.ark")] if folder.is_dir() else []
@@ -48,7 +49,7 @@ def plan_shards(items: Sequence[Item], folder: Path, *, size: int) -> list[Shard
 
 
 def seal(path: Path, ark: ArkWriter, origins: Mapping[str, str]) -> Places:
-    """Write the index of an archive that is in place; `origins` say what each utterance was made of."""
+    """Write the index of a finished archive. `origins` describes the source of each utterance."""
     write_table(
         path.with_suffix(".index"),
         {key: f"{start} {ark.frames[key]} {origins[key]}" for key, start in ark.offsets.items()},
@@ -57,12 +58,12 @@ def seal(path: Path, ark: ArkWriter, origins: Mapping[str, str]) -> Places:
 
 
 def finished(folder: Path, origins: Mapping[str, str]) -> Places:
-    """What is in archives that were sealed, of utterances that were made of what they are made of now."""
+    """Utterances in finished archives whose origin has not changed."""
     found: Places = {}
     for index in sorted(folder.glob("feats.*.index")) if folder.is_dir() else ():
         ark = index.with_suffix(".ark")
         if not ark.exists():
-            logger.warning("%s is gone; its utterances are made again", ark)
+            logger.warning("%s is missing; its utterances are computed again", ark)
             index.unlink()
             continue
         for key, value in read_table(index).items():
@@ -79,7 +80,7 @@ def write_places(out_dir: Path, places: Places) -> None:
 
 
 def remove_archives(out_dir: Path) -> None:
-    """Forget what an earlier run made there."""
+    """Remove the archives of an earlier run."""
     for path in [*(out_dir / "archive").glob("feats.*"), *(out_dir / "archive").glob(".feats.*.part")]:
         path.unlink()
     for name in ("feats.scp", "utt2num_frames", "features.yaml"):

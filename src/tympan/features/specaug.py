@@ -1,7 +1,7 @@
-"""SpecAugment (Park et al. 2019): warp time, mask bands and spans.
+"""SpecAugment (Park et al. 2019): time warping, frequency masking and time masking.
 
-Shapes: features (batch, time, bands), lengths (batch,). Every choice for an utterance follows from its seed alone: not
-from its neighbours, the padding, the device or the number of processes.
+Shapes: features (batch, time, bands), lengths (batch,). Every random choice for an utterance depends only on its seed:
+not on the rest of the batch, the padding, the device or the number of processes.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tympan.nn.masks import length_mask
 class SpecAug(nn.Module):
     """`specaug: specaug`.
 
-    Differs from ESPnet2 on purpose: spans are placed inside each utterance (not the padded batch), every utterance has
-    a warp of its own, and `replace_with_zero: false` takes the mean of the utterance.
+    Differs from ESPnet2 on purpose: masks are placed inside each utterance (not the padded batch), every utterance has
+    its own warp, and `replace_with_zero: false` uses the mean of the utterance.
     """
 
     def __init__(
@@ -40,7 +40,9 @@ class SpecAug(nn.Module):
     ) -> None:
         super().__init__()
         if not (apply_time_warp or apply_freq_mask or apply_time_mask):
-            raise UserError("specaug_conf switches off time warp, frequency masks and time masks; use specaug: null")
+            raise UserError(
+                "specaug_conf disables time warping, frequency masks and time masks; use specaug: null instead"
+            )
         if apply_time_mask and (time_mask_width_range is None) == (time_mask_width_ratio_range is None):
             raise UserError("specaug_conf needs one of time_mask_width_range and time_mask_width_ratio_range")
         self.warp_window = time_warp_window if apply_time_warp else 0
@@ -75,7 +77,7 @@ class SpecAug(nn.Module):
         return features
 
     def _time_limits(self, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """Widths from the first, below the second."""
+        """Mask widths: at least the first, below the second."""
         if self.time_ratio is None:
             return torch.full_like(lengths, int(self.time_width[0])), torch.full_like(lengths, int(self.time_width[1]))
         low, high = ((lengths * ratio).floor().to(lengths.dtype) for ratio in self.time_ratio)
@@ -90,12 +92,12 @@ class SpecAug(nn.Module):
         return torch.where(mask & inside, mean.view(-1, 1, 1), features)
 
     def _warp(self, features: Tensor, lengths: Tensor, draws: _Draws) -> Tensor:
-        """The first `center` frames are stretched to `warped` frames, the others to the rest."""
+        """Stretch the first `center` frames to `warped` frames, and the others to the rest."""
         window = self.warp_window
         is_long = lengths > 2 * window
         center = draws.integers(0, torch.full_like(lengths, window), lengths - window)
         warped = draws.integers(1, center - window + 1, center + window + 1)
-        # Equal sides leave every frame where it is.
+        # If both are equal, no frame moves.
         center = torch.where(is_long, center, 1).unsqueeze(1)
         warped = torch.where(is_long, warped, 1).unsqueeze(1)
         lengths = torch.maximum(lengths, center.squeeze(1) + 1).unsqueeze(1)
@@ -117,12 +119,12 @@ class SpecAug(nn.Module):
 
 @dataclass(frozen=True)
 class _Draws:
-    """Random integers as a function of (seed, number of the draw): splitmix64, the same on every device."""
+    """Random integers as a function of (seed, index of the draw): splitmix64, the same on every device."""
 
     seeds: Tensor  # (batch,) int64
 
     def integers(self, number: int, low: Tensor, high: Tensor) -> Tensor:
-        """(batch,): low <= value < high; low where there is nothing between."""
+        """(batch,): low <= value < high; low if the range is empty."""
         bits = (self._mix(number) >> 1) & ((1 << 62) - 1)
         return low + bits % (high - low).clamp(min=1)
 
@@ -147,7 +149,7 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 def _draw_spans(
     draws: _Draws, first_draw: int, count: int, low: Tensor, high: Tensor, sizes: Tensor, size: int
 ) -> Tensor:
-    """(batch, size) bool: `count` spans of random width and place within each `sizes`."""
+    """(batch, size) bool: `count` spans of random width and position within each of `sizes`."""
     position = torch.arange(size, device=sizes.device)
     mask = torch.zeros(sizes.size(0), size, dtype=torch.bool, device=sizes.device)
     for index in range(count):
@@ -160,7 +162,7 @@ def _draw_spans(
 
 
 def _taps(source: Tensor, mode: str) -> tuple[Tensor, list[Tensor]]:
-    """The first frame that contributes, and the weights of it and the following (as torch's interpolate)."""
+    """The first contributing frame, and the weights of it and the following frames (as in torch's interpolate)."""
     below = source.floor()
     t = source - below
     if mode == "bilinear":
@@ -176,5 +178,5 @@ def _as_range(name: str, value: float | Sequence[float]) -> tuple[float, float]:
     """(low, high); one number means from 0."""
     pair = (0, value) if isinstance(value, int | float) else tuple(value)
     if len(pair) != 2 or not 0 <= pair[0] < pair[1]:
-        raise UserError(f"specaug_conf {name} must be two rising numbers from 0 on, but it is {list(pair)}")
+        raise UserError(f"specaug_conf {name} must be two increasing numbers of at least 0, but it is {list(pair)}")
     return pair[0], pair[1]

@@ -1,6 +1,6 @@
-"""Kaldi's two resamplers: a Hann-windowed sinc on a regular grid, and at arbitrary points.
+"""Kaldi's two resamplers: Hann-windowed sinc interpolation on a regular grid, and at arbitrary points.
 
-soxr does the resampling of audio elsewhere; pitch needs these filters, because its results depend on them.
+Elsewhere soxr resamples audio; pitch needs exactly these filters, because its results depend on them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tympan.features.arrays import Floats
 
 
 class GridResampler:
-    """Low-pass filter at `cutoff_hz` and resample from one whole-numbered rate to another."""
+    """Low-pass filter at `cutoff_hz` and resample from one integer rate to another."""
 
     def __init__(self, rate_in: int, rate_out: int, *, cutoff_hz: float, num_zeros: int) -> None:
         common = math.gcd(rate_in, rate_out)
@@ -31,7 +31,7 @@ class GridResampler:
             self._filters.append((first, weights.astype(np.float32)))
 
     def num_output(self, num_input: int, *, is_finished: bool) -> int:
-        """Output samples that so many input samples determine; before the end, a filter's half is held back."""
+        """Number of output samples for a number of input samples; before the end, half a filter is held back."""
         ticks_hz = math.lcm(self._rate_in, self._rate_out)
         ticks = num_input * (ticks_hz // self._rate_in)
         if not is_finished:
@@ -39,7 +39,7 @@ class GridResampler:
         return max(0, math.ceil(ticks / (ticks_hz // self._rate_out)))
 
     def resample(self, samples: Floats) -> Floats:
-        """The whole signal at the new rate, as if zeros surrounded it."""
+        """The whole signal at the new rate, with zeros assumed before and after it."""
         total = self.num_output(len(samples), is_finished=True)
         output = np.zeros(total, np.float32)
         before = max(0, -min(first for first, _ in self._filters))
