@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.nn.dropout import Dropout
 
 
 class LinearProjection(nn.Module):
     """`preencoder: linear`: a projection of every frame."""
 
-    def __init__(self, *, input_size: int, output_size: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        input_size: int,
+        output_size: Annotated[int, Range(1, 1_000_000)],
+        dropout: Annotated[float, Range(0, 1)] = 0.0,
+    ) -> None:
         super().__init__()
         self.output_size = output_size
         self.linear_out = nn.Linear(input_size, output_size)
