@@ -57,7 +57,7 @@ class Toy:
     text: str = option("t", help="text")
     note: str | None = option(None, help="text or null")
     number: int = option(3, help="a whole number")
-    rate: float = option(0.5, help="a number")
+    rate: float = option(0.5, help="a number", allows_inf=True)
     maybe: float | None = option(None, help="a number or null")
     flag: bool = option(False, help="a switch")
     mode: Literal["fast", "slow"] = option(

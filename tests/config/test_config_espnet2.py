@@ -122,7 +122,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
             ["--exclude_weight_decay", "true", "--exclude_weight_decay_conf", "keys=embed"],
             "--exclude_weight_decay_conf: keys wants a list of parts of weights' names, found 'embed'",
         ),
-        (["--grad_clip", "-1"], "--grad_clip: must not be negative, found -1.0; inf clips nothing"),
+        (["--grad_clip", "-1"], "--grad_clip: must be at least 0, found -1"),
         (["--train_data_path_and_name_and_type", "t,text,text"], "--token_type: bpe needs --bpemodel"),
         (["--frontend", "none"], "--frontend: is null, so --input_size must say"),
         (["--normalize", "global_mvn"], "--normalize: global_mvn needs --normalize_conf stats_file=FILE"),
@@ -309,6 +309,7 @@ def test_reading_a_signature_from_source_equals_importing_it(target: str, suppli
     for name, parameter in inspected.items():
         assert read[name].default == parameter.default or (parameter.default != parameter.default), name
         assert repr(read[name].type) == repr(parameter.type), name
+        assert read[name].range == parameter.range, name
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,8 @@ from tympan.config.resolve import resolve
 text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
 word = text.filter(lambda item: item.lower() not in ("none", "null", "nil", "~"))
 part = word.filter(lambda item: item == item.strip())
-number = st.floats(allow_nan=False)
+number = st.floats(allow_nan=False, allow_infinity=False)
+whole = st.integers(1 - 2**63, 2**63 - 1)
 leaf = st.none() | st.booleans() | st.integers() | number | text
 tree = st.recursive(
     leaf, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3), max_leaves=6
@@ -32,12 +33,12 @@ toys = st.builds(
     Toy,
     text=text,
     note=st.none() | word,
-    number=st.integers(),
-    rate=number,
+    number=whole,
+    rate=st.floats(allow_nan=False),
     maybe=st.none() | number,
     flag=st.booleans(),
     mode=st.sampled_from(["fast", "slow"]),
-    sizes=st.lists(st.integers(), max_size=4),
+    sizes=st.lists(whole, max_size=4),
     names=st.lists(text, max_size=4),
     tokens=st.none() | word | st.lists(text, max_size=4),
     pair=st.tuples(part, part),
@@ -45,7 +46,7 @@ toys = st.builds(
     thing=st.just("small"),
     thing_conf=st.builds(
         lambda width, rate, kind: {"width": width, "rate": rate, "kind": kind},
-        st.integers(),
+        whole,
         number,
         st.sampled_from(["a", "b"]),
     ),
@@ -67,7 +68,7 @@ def test_print_then_parse_is_the_identity(toy: Toy) -> None:
 
 
 scalars = {
-    "number": st.integers(),
+    "number": whole,
     "rate": number,
     "maybe": number,
     "text": text.filter(lambda item: not item.startswith(("[", "{"))),

@@ -127,6 +127,8 @@ def _cast_scalar(value: Any, wanted: Any) -> Any:
     is_number = wanted in (int, float)
     if (is_number and isinstance(value, bool)) or (wanted is bool and type(value) in (int, float, WrittenFloat)):
         raise _refusal(value, wanted)
+    if is_number and isinstance(value, str) and ("_" in value or not value.isascii()):
+        raise _refusal(value, wanted)  # Python reads 5_12 as 512
     try:
         result = _adapter(wanted).validate_python(_plain(value))
     except ValidationError:

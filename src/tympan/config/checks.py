@@ -14,9 +14,6 @@ Values = Mapping[str, Any]
 
 def check_together(values: Values) -> Iterator[Conflict]:
     """Conflicts between the options that every training command has."""
-    if values["grad_clip"] < 0.0:
-        # torch would turn the gradient around
-        yield Conflict(("grad_clip",), f"must not be negative, found {values['grad_clip']}; inf clips nothing")
     yield from _devices(values)
     yield from _batches(values)
     if values["use_amp"] and values["train_dtype"] in ("float64", "O0", "O1", "O2", "O3"):

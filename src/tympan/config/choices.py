@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from tympan.config.range import Range
 from tympan.config.registry import Registry
+from tympan.config.torch_ranges import OPTIMIZER_RANGES, SCHEDULER_RANGES
 
 _NO_FRONTEND = "use 'default', or features of your own with --input_size"
 _NO_ENCODER = "use 'conformer' or 'e_branchformer'"
@@ -88,6 +90,15 @@ DECODERS = Registry(
     ),
 )
 CTCS = Registry("ctc", {"ctc": "tympan.models.ctc:Ctc"}, supplied=["odim", "vocab_size", "encoder_output_size"])
+_SHARE = Range(0, 1)
+_TOKEN_ID = Range(-1_000_000, 1_000_000)
+_MODEL_RANGES = {
+    **dict.fromkeys(("ctc_weight", "interctc_weight", "lsm_weight", "ctc_sample_rate"), _SHARE),
+    **dict.fromkeys(("asr_weight", "mt_weight", "mtlalpha", "st_mtlalpha"), _SHARE),
+    **dict.fromkeys(("ignore_id", "tgt_ignore_id", "lang_token_id"), _TOKEN_ID),
+    "transducer_multi_blank_durations": Range(1, 1_000),
+    "transducer_multi_blank_sigma": _SHARE,
+}
 ASR_MODELS = Registry(
     "model",
     {"espnet": "tympan.models.hybrid:HybridModel"},
@@ -104,6 +115,7 @@ ASR_MODELS = Registry(
         "ctc",
         "joint_network",
     ],
+    ranges=_MODEL_RANGES,
     not_yet=dict.fromkeys(("maskctc", "pit_espnet"), "use 'espnet', the hybrid of CTC and attention"),
 )
 ST_MODELS = Registry(
@@ -125,6 +137,7 @@ ST_MODELS = Registry(
         "ctc",
         "st_ctc",
     ],
+    ranges=_MODEL_RANGES,
 )
 PREPROCESSORS = Registry(
     "preprocessor",
@@ -164,6 +177,7 @@ OPTIMIZERS = Registry(
         "nadam": "torch.optim.nadam:NAdam",
     },
     supplied=["params"],
+    ranges=OPTIMIZER_RANGES,
     # ESPnet2 gives SGD a rate of its own; torch's default is another.
     defaults={"sgd": {"lr": 0.1}},
     not_yet={
@@ -212,6 +226,7 @@ SCHEDULERS = Registry(
         "polynomiallr": "torch.optim.lr_scheduler:PolynomialLR",
     },
     supplied=["optimizer", "scale_fn"],
+    ranges=SCHEDULER_RANGES,
     not_yet={"lambdalr": "it wants a function, which YAML can't hold; use 'package.module:Class' of your own"},
 )
 EFFECTS = Registry(

@@ -64,6 +64,8 @@ def _help(item: Option) -> str:
     text = item.extra.help
     if item.extra.registry is not None and not item.is_conf:
         text += f" ({', '.join(item.extra.registry.names())}; or package.module:Class)"
+    if item.extra.range:
+        text += f" ({item.extra.range})"
     if item.is_required or item.is_conf:
         return text.replace("%", "%%")
     return f"{text} [{_show(item.default)}]".lstrip().replace("%", "%%")

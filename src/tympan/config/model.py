@@ -68,10 +68,18 @@ class SpeechModelOptions:
 class SpeechDataOptions:
     """What happens to recordings between their files and the batch."""
 
-    speech_volume_normalize: float | None = option(None, help="peak to scale audio to", group=AUGMENT)
-    speed_perturb: list[float] = option([], help="speeds to choose from on the fly (Tympan)", group=AUGMENT)
+    speech_volume_normalize: float | None = option(
+        None, help="peak to scale audio to", group=AUGMENT, above=0, most=10**6
+    )
+    speed_perturb: list[float] = option(
+        [], help="speeds to choose from on the fly (Tympan)", group=AUGMENT, least=0.1, most=10
+    )
     volume_perturb: tuple[float, float] | None = option(
-        None, help="lowest and highest gain to choose from on the fly, such as 0.5,2 (Tympan)", group=AUGMENT
+        None,
+        help="lowest and highest gain to choose from on the fly, such as 0.5,2 (Tympan)",
+        group=AUGMENT,
+        above=0,
+        most=1000,
     )
     rir_scp: str | None = option(None, help="room impulse responses", group=AUGMENT)
     rir_apply_prob: float = option(
@@ -119,6 +127,9 @@ def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:
     if values["frontend"] is None and values["input_size"] is None:
         text = "is null, so --input_size must say how many values a frame of the features has"
         yield Conflict(("frontend", "input_size"), text)
+    gains = values["volume_perturb"]
+    if gains is not None and gains[0] > gains[1]:
+        yield Conflict(("volume_perturb",), f"wants LOWEST,HIGHEST, found {gains[0]:g},{gains[1]:g}")
     # A model that is loaded has its statistics in its weights, and --collect_stats makes the file; training needs it.
     lacks_file = values["normalize"] == "global_mvn" and values["normalize_conf"].get("stats_file") is None
     if lacks_file and not values["collect_stats"]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tympan.config.cast import CastError, cast
+from tympan.config.range import FINITE, Range
 from tympan.config.registry import Registry
 
 _KEY = "tympan"
@@ -28,23 +29,7 @@ class Extra:
     not_yet_values: Mapping[str, str] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     short: str | None = None
-    least: float | None = None
-    most: float | None = None
-
-    def range_fault(self, value: Any) -> str | None:
-        """What is wrong with a value that lies outside of the declared range; of a list, with its first such item."""
-        for number in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(number, bool) or not isinstance(number, (int, float)):
-                continue
-            is_low = self.least is not None and not number >= self.least
-            is_high = self.most is not None and not number <= self.most
-            if (is_low or is_high) and self.least is not None and self.most is not None:
-                return f"must be between {self.least:g} and {self.most:g}, found {number}"
-            if is_low:
-                return f"must be at least {self.least:g}, found {number}"
-            if is_high:
-                return f"must be at most {self.most:g}, found {number}"
-        return None
+    range: Range = FINITE
 
 
 @dataclass(frozen=True)
@@ -86,12 +71,15 @@ def option(
     short: str | None = None,
     least: float | None = None,
     most: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+    allows_inf: bool = False,
 ) -> Any:
     """An option `--name`; without a default it must be given.
 
     `not_yet_values` are values that ESPnet2 takes and Tympan does not, with what to use instead.
-    `short` is another flag for it, such as `-o`, where users of the original tool type one. Numbers below `least` or
-    above `most` are rejected.
+    `short` is another flag for it, such as `-o`, where users of the original tool type one. Numbers outside of
+    the range (see `Range`) are rejected.
     """
     return _field(
         default,
@@ -101,8 +89,7 @@ def option(
             not_yet_values=not_yet_values or {},
             aliases=aliases or {},
             short=short,
-            least=least,
-            most=most,
+            range=Range(least, most, above, below, allows_inf),
         ),
     )
 
@@ -145,7 +132,7 @@ def options_of(schema: type[Any]) -> dict[str, Option]:
 
 def range_faults(options: Any) -> list[str]:
     """What lies outside of its declared range in a dataclass of options that Python code made."""
-    faults = {name: item.extra.range_fault(getattr(options, name)) for name, item in options_of(type(options)).items()}
+    faults = {name: item.extra.range.fault(getattr(options, name)) for name, item in options_of(type(options)).items()}
     return [f"{name} {fault}" for name, fault in faults.items() if fault is not None]
 
 
@@ -154,7 +141,7 @@ def option_faults(options: Any, schema: type[Any]) -> list[str]:
     faults = []
     for name, item in options_of(schema).items():
         try:
-            fault = item.extra.range_fault(cast(getattr(options, name), item.type))
+            fault = item.extra.range.fault(cast(getattr(options, name), item.type))
         except CastError as error:
             fault = str(error)
         if fault is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from tympan.config.range import Range
 
 
 @dataclass(frozen=True)
@@ -16,13 +18,13 @@ class PreprocessorConf:
     force_single_channel: bool = False
     speech_name: str = "speech"
     text_name: str = "text"
-    fs: int = 0
+    fs: Annotated[int, Range(0, 1_000_000)] = 0
     nonsplit_symbol: list[str] | None = None
     data_aug_effects: list[Any] | None = None
-    data_aug_num: tuple[int, int] = (1, 1)
-    data_aug_prob: float = 0.0
-    min_sample_size: int = -1
-    audio_pad_value: float = 0.0
+    data_aug_num: Annotated[tuple[int, int], Range(0, 1_000)] = (1, 1)
+    data_aug_prob: Annotated[float, Range(0, 1)] = 0.0
+    min_sample_size: Annotated[int, Range(-1)] = -1
+    audio_pad_value: Annotated[float, Range(-1_000_000, 1_000_000)] = 0.0
     whisper_language: str | None = None
     whisper_task: str | None = None
     text_length_warning_thres: int = 500

@@ -10,9 +10,12 @@ from typing import Any
 
 from tympan.config.cast import CastError, cast
 from tympan.config.mistakes import Mistakes, did_you_mean
+from tympan.config.range import Range
 from tympan.config.signature import REQUIRED, Parameter, import_class, read_signature
 from tympan.errors import UserError
 
+_MISTAKES = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, RuntimeError)
+"""What a class raises for values that don't go together."""
 _IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -21,6 +24,7 @@ class Registry:
 
     `supplied` are parameters that the builder passes (sizes, the model's parameters): no key of a configuration.
     `defaults` replaces defaults of a class that is not ours by ESPnet2's.
+    `ranges` are those of keys that can't declare them, as `key` or `name.key`: of torch's classes.
     `not_yet` are ESPnet2's names that Tympan has not, with what to use instead.
     """
 
@@ -31,12 +35,14 @@ class Registry:
         *,
         supplied: Iterable[str] = (),
         defaults: Mapping[str, Mapping[str, Any]] | None = None,
+        ranges: Mapping[str, Range] | None = None,
         not_yet: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = kind
         self._targets = dict(targets)
         self._supplied = frozenset(supplied)
         self._defaults = dict(defaults or {})
+        self._ranges = dict(ranges or {})
         self._not_yet = dict(not_yet or {})
 
     def names(self) -> list[str]:
@@ -69,9 +75,16 @@ class Registry:
 
     def parameters(self, name: str) -> dict[str, Parameter]:
         """The keys that the class's `*_conf` may have."""
-        changed = self._defaults.get(self.canonical(name), {})
+        canonical = self.canonical(name)
+        changed = self._defaults.get(canonical, {})
+        # A class of the user's own may mean something else by the same key
+        ranges = self._ranges if canonical in self._targets else {}
         return {
-            key: Parameter(parameter.type, changed.get(key, parameter.default))
+            key: Parameter(
+                parameter.type,
+                changed.get(key, parameter.default),
+                ranges.get(f"{canonical}.{key}", ranges.get(key, parameter.range)),
+            )
             for key, parameter in read_signature(self.target(name), self._supplied).items()
         }
 
@@ -91,7 +104,25 @@ class Registry:
                 mistakes.add(key, f"the {self.kind} '{self.canonical(name)}' needs it")
         mistakes.check()
         values = {key: item for key, item in values.items() if key not in sizes}
-        return self.get_class(name)(*args, **values, **sizes)
+        found = self.get_class(name)
+        try:
+            return found(*args, **values, **sizes)
+        except _MISTAKES as error:
+            # An error in a class of the user's own needs its traceback, and too little memory a message of its own
+            if self.canonical(name) not in self._targets or "memory" in str(error):
+                raise
+            raise UserError(self._refusal(name, values, error)) from error
+
+    def _refusal(self, name: str, values: Mapping[str, Any], error: Exception) -> str:
+        """What a class says against values that no single range rules out."""
+        defaults = {key: parameter.default for key, parameter in self.parameters(name).items()}
+        # Two spellings of one value: a list that was completed from a tuple
+        changed = [
+            f"{key}={item}" for key, item in values.items() if item not in (defaults[key], _as_list(defaults[key]))
+        ]
+        given = ", ".join(changed) or "its defaults"
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        return f"{self.kind}_conf: the {self.kind} '{self.canonical(name)}' can't be built with {given}: {said}"
 
 
 def _look_in_working_directory() -> None:
@@ -126,18 +157,29 @@ def complete(
         value = given.get(key, parameter.default)
         name = f"{prefix}{key}"
         if isinstance(parameter.default, Mapping) and parameter.default and isinstance(value, Mapping):
-            inner = {item: Parameter(_type_like(default), default) for item, default in parameter.default.items()}
+            inner = {
+                item: Parameter(_type_like(default), default, parameter.range)
+                for item, default in parameter.default.items()
+            }
             result[key] = complete(value, inner, owner=owner, mistakes=mistakes, where=where, prefix=f"{name}.")
             continue
         try:
             result[key] = None if value is None and parameter.default is None else cast(value, parameter.type)
         except CastError as error:
             mistakes.add(where(name), str(error))
+            continue
+        fault = parameter.range.fault(result[key])
+        if fault is not None:
+            mistakes.add(where(name), fault)
     for key in given:
         if key not in parameters:
             hint = did_you_mean(key, parameters) or f" Its keys: {', '.join(parameters) or 'none'}"
             mistakes.add(where(f"{prefix}{key}"), f"the {owner} has no key '{prefix}{key}'.{hint}")
     return result
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _type_like(default: Any) -> Any:

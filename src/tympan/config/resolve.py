@@ -106,7 +106,8 @@ class _Resolver:
 
     def _check_ranges(self) -> None:
         for option in self.options.values():
-            fault = option.extra.range_fault(self.values[option.name])
+            # The keys of a `*_conf` have ranges of their own, and were checked with them.
+            fault = None if option.is_conf else option.extra.range.fault(self.values[option.name])
             if fault is not None and option.name not in self.wrong:
                 self.mistakes.add(self._where(option.name), fault)
 

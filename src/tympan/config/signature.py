@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tympan.config.range import FINITE, Range
 from tympan.errors import UserError
 
 REQUIRED: Any = dataclasses.MISSING
@@ -50,10 +51,11 @@ _GENERIC: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Parameter:
-    """One key: its type and its default (REQUIRED if it has none)."""
+    """One key: its type, its default (REQUIRED if it has none), and the range of its numbers."""
 
     type: Any
     default: Any = REQUIRED
+    range: Range = FINITE
 
 
 class _Unreadable(Exception):
@@ -88,7 +90,7 @@ def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset(
     """By inspection."""
     parameters = inspect.signature(found.__init__).parameters
     try:
-        hints = typing.get_type_hints(found.__init__)
+        hints = typing.get_type_hints(found.__init__, include_extras=True)
     except NameError:
         hints = {}
     result = {}
@@ -99,8 +101,8 @@ def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset(
         if not _is_plain(default):
             # A default that YAML can't hold (a layer, a function): the class keeps it to itself.
             continue
-        annotation = hints.get(name, parameter.annotation)
-        result[name] = Parameter(_or_from_default(_known(annotation), default), default)
+        annotation, range_ = _split(hints.get(name, parameter.annotation))
+        result[name] = Parameter(_or_from_default(_known(annotation), default), default, range_)
     return result
 
 
@@ -133,9 +135,46 @@ def _read_arguments(arguments: ast.arguments, supplied: frozenset[str]) -> dict[
                 default = ast.literal_eval(default_node)
             except ValueError:
                 raise _Unreadable from None
-        annotation = None if argument.annotation is None else _type_of(argument.annotation)
-        result[argument.arg] = Parameter(_or_from_default(annotation, default), default)
+        node, range_ = _split_node(argument.annotation)
+        annotation = None if node is None else _type_of(node)
+        result[argument.arg] = Parameter(_or_from_default(annotation, default), default, range_)
     return result
+
+
+def _split(annotation: Any) -> tuple[Any, Range]:
+    """`Annotated[float, Range(0, 1)]` as its type and its range."""
+    if isinstance(annotation, str):
+        node, found = _split_node(ast.parse(annotation, mode="eval").body)
+        return ast.unparse(node) if node is not None else annotation, found
+    if typing.get_origin(annotation) is not typing.Annotated:
+        return annotation, FINITE
+    inner, *notes = typing.get_args(annotation)
+    return inner, next((note for note in notes if isinstance(note, Range)), FINITE)
+
+
+def _split_node(node: ast.expr | None) -> tuple[ast.expr | None, Range]:
+    """The same from the source."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        node = ast.parse(node.value, mode="eval").body
+    if not isinstance(node, ast.Subscript) or ast.unparse(node.value).rpartition(".")[2] != "Annotated":
+        return node, FINITE
+    if not isinstance(node.slice, ast.Tuple):
+        raise _Unreadable
+    inner, *notes = node.slice.elts
+    return inner, next((_range_of(note) for note in notes if _is_range(note)), FINITE)
+
+
+def _is_range(node: ast.expr) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] == "Range"
+
+
+def _range_of(node: ast.expr) -> Range:
+    assert isinstance(node, ast.Call)
+    try:
+        named = {item.arg: ast.literal_eval(item.value) for item in node.keywords if item.arg is not None}
+        return Range(*(ast.literal_eval(item) for item in node.args), **named)
+    except (ValueError, TypeError):
+        raise _Unreadable from None
 
 
 def _type_of(node: ast.expr) -> Any:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from tympan.config.choices import DECODERS, ENCODERS, ST_MODELS, ST_PREPROCESSORS
 from tympan.config.espnet2 import OPTION_ORDER
 from tympan.config.model import MODEL, SpeechToTextConfig, check_speech_model
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
+from tympan.config.range import Range
 from tympan.config.resolve import Conflict
 from tympan.config.text import OTHER_TOKENS, TEXT, TextConfig, TokenType, check_text
 from tympan.config.train import TrainConfig
@@ -39,13 +40,13 @@ class StPreprocessorConf:
     """Accepted as ESPnet2 writes it: the names of the texts are text and src_text."""
     tokenizer_encode_conf: tuple[Any, ...] = ({}, {})
     """Accepted as ESPnet2 writes it: sentencepiece encodes without sampling."""
-    fs: int = 0
+    fs: Annotated[int, Range(0, 1_000_000)] = 0
     nonsplit_symbol: list[str] | None = None
     data_aug_effects: list[Any] | None = None
-    data_aug_num: tuple[int, int] = (1, 1)
-    data_aug_prob: float = 0.0
-    min_sample_size: int = -1
-    audio_pad_value: float = 0.0
+    data_aug_num: Annotated[tuple[int, int], Range(0, 1_000)] = (1, 1)
+    data_aug_prob: Annotated[float, Range(0, 1)] = 0.0
+    min_sample_size: Annotated[int, Range(-1)] = -1
+    audio_pad_value: Annotated[float, Range(-1_000_000, 1_000_000)] = 0.0
     whisper_language: str | None = None
     whisper_task: str | None = None
 

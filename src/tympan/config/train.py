@@ -52,7 +52,7 @@ class RunOptions:
     )
     collect_stats: bool = option(False, help="write feature statistics and shapes, then stop", group=GENERAL)
     write_collected_feats: bool = option(False, help="with --collect_stats, the features too", group=GENERAL)
-    seed: int = option(0, help="seed of everything random", group=GENERAL)
+    seed: int = option(0, help="seed of everything random", group=GENERAL, least=0, most=2**32 - 1)
     deterministic: bool = option(False, help="only torch's deterministic algorithms (Tympan)", group=GENERAL)
     cudnn_enabled: bool = option(True, help="use cuDNN", group=GENERAL)
     cudnn_benchmark: bool = option(False, help="let cuDNN try algorithms", group=GENERAL)
@@ -73,18 +73,24 @@ class DeviceOptions:
     nproc: int = option(1, help="processes on this host without accelerators (Tympan)", group=DISTRIBUTED, least=1)
     dist_backend: str = option("nccl", help="collectives; nccl means what the device has", group=DISTRIBUTED)
     dist_init_method: str = option("env://", help="rendezvous: env://, tcp://..., file://...", group=DISTRIBUTED)
-    dist_world_size: int | None = option(None, help="hosts, or processes without a launcher", group=DISTRIBUTED)
-    dist_rank: int | None = option(None, help="this host's or process's number", group=DISTRIBUTED)
-    local_rank: int | None = option(None, help="number on this host", group=DISTRIBUTED)
+    dist_world_size: int | None = option(
+        None, help="hosts, or processes without a launcher", group=DISTRIBUTED, least=1
+    )
+    dist_rank: int | None = option(None, help="this host's or process's number", group=DISTRIBUTED, least=0)
+    local_rank: int | None = option(None, help="number on this host", group=DISTRIBUTED, least=0)
     dist_master_addr: str | None = option(None, help="address of the first host, for env://", group=DISTRIBUTED)
-    dist_master_port: int | None = option(None, help="port of the first host, for env://", group=DISTRIBUTED)
+    dist_master_port: int | None = option(
+        None, help="port of the first host, for env://", group=DISTRIBUTED, least=0, most=65535
+    )
     dist_launcher: Literal["slurm", "mpi"] | None = option(
         None, help="whose environment says rank and size", group=DISTRIBUTED
     )
     multiprocessing_distributed: bool = option(False, help="start one process a device", group=DISTRIBUTED)
     max_restarts: int = option(3, help="restarts after a worker's death (Tympan)", group=DISTRIBUTED, least=0)
     elastic: str | None = option(None, help="MIN:MAX workers to go on with (Tympan)", group=DISTRIBUTED)
-    dist_timeout: float = option(1800.0, help="seconds until a collective counts as hung (Tympan)", group=DISTRIBUTED)
+    dist_timeout: float = option(
+        1800.0, help="seconds until a collective counts as hung (Tympan)", group=DISTRIBUTED, above=0, most=10**7
+    )
     unused_parameters: bool = option(False, help="let parameters stay without gradient", group=DISTRIBUTED)
     fsdp: bool = option(False, help="shard parameters over the processes, FSDP2 (Tympan)", group=DISTRIBUTED)
     gradient_as_bucket_view: bool = option(True, help="gradients share memory with buckets", group=DISTRIBUTED)
@@ -104,7 +110,7 @@ class DeviceOptions:
 class LoopOptions:
     """What the training loop reads."""
 
-    max_epoch: int = option(40, help="epochs to train", group=TRAINER, least=0)
+    max_epoch: int = option(40, help="epochs to train", group=TRAINER, least=1)
     patience: int | None = option(None, help="epochs without improvement before stopping", group=TRAINER, least=0)
     val_scheduler_criterion: tuple[Phase, str] = option(
         ("valid", "loss"), help="what a plateau scheduler watches", group=TRAINER
@@ -136,8 +142,10 @@ class LoopOptions:
 class UpdateOptions:
     """What an update does besides the optimizer's own step."""
 
-    grad_clip: float = option(5.0, help="norm at which gradients are clipped; inf for never", group=TRAINER)
-    grad_clip_type: float = option(2.0, help="p of that norm; may be inf", group=TRAINER)
+    grad_clip: float = option(
+        5.0, help="norm at which gradients are clipped; inf for never", group=TRAINER, least=0, allows_inf=True
+    )
+    grad_clip_type: float = option(2.0, help="p of that norm; may be inf", group=TRAINER, above=0, allows_inf=True)
     grad_noise: bool = option(False, help="add noise to gradients", group=TRAINER)
     max_skipped_steps: int = option(
         20, help="non-finite steps in a row that stop the run (Tympan)", group=TRAINER, least=1
@@ -152,7 +160,9 @@ class ComputeOptions:
         "float32", help="precision; O0 to O3 as apex had them", group=TRAINER
     )
     use_amp: bool = option(False, help="mixed precision", group=TRAINER)
-    loss_scale: float | None = option(None, help="static loss scale; null is dynamic (Tympan)", group=TRAINER)
+    loss_scale: float | None = option(
+        None, help="static loss scale; null is dynamic (Tympan)", group=TRAINER, above=0, most=2**60
+    )
     compile: bool = option(False, help="torch.compile the model (Tympan)", group=TRAINER)
     grad_checkpointing: bool = option(False, help="recompute activations to save memory (Tympan)", group=TRAINER)
     detect_anomaly: bool = option(False, help="torch's anomaly detection", group=TRAINER)
@@ -240,7 +250,9 @@ class EpochOptions:
         group=BATCHES,
         not_yet_values=dict.fromkeys(("category", "chunk", "task"), _ONE_ITERATOR),
     )
-    num_iters_per_epoch: int | None = option(None, help="batches to an epoch; null is all data", group=BATCHES, least=1)
+    num_iters_per_epoch: int | None = option(
+        None, help="batches to an epoch; null is all data", group=BATCHES, least=1, most=10**9
+    )
     shuffle_within_batch: bool = option(False, help="shuffle utterances over all batches", group=BATCHES)
     batch_size_per_device: bool = option(
         False, help="batch_size counts for each device, as in ESPnet1 (Tympan)", group=BATCHES

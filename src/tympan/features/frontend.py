@@ -6,12 +6,13 @@ Shapes: speech (batch, samples) or (batch, samples, channels); features (batch, 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.features.arrays import Floats
 from tympan.nn.full_precision import at_least_float32, full_precision
@@ -28,17 +29,17 @@ class DefaultFrontend(nn.Module):
 
     def __init__(
         self,
-        fs: int | str = 16000,
-        n_fft: int = 512,
-        win_length: int | None = None,
-        hop_length: int = 128,
+        fs: Annotated[int | str, Range(100, 1_000_000)] = 16000,
+        n_fft: Annotated[int, Range(2, 1_000_000)] = 512,
+        win_length: Annotated[int | None, Range(1, 1_000_000)] = None,
+        hop_length: Annotated[int, Range(1, 1_000_000)] = 128,
         window: Literal["hann", "hamming", "blackman", "bartlett", "kaiser"] | None = "hann",
         center: bool = True,
         normalized: bool = False,
         onesided: bool = True,
-        n_mels: int = 80,
-        fmin: float | None = None,
-        fmax: float | None = None,
+        n_mels: Annotated[int, Range(1, 100_000)] = 80,
+        fmin: Annotated[float | None, Range(0, 500_000)] = None,
+        fmax: Annotated[float | None, Range(above=0, most=500_000)] = None,
         htk: bool = False,
         apply_stft: bool = True,
     ) -> None:
@@ -50,6 +51,11 @@ class DefaultFrontend(nn.Module):
         if win_length is not None and win_length > n_fft:
             raise UserError(f"frontend_conf win_length {win_length} is longer than n_fft {n_fft}")
         rate = parse_rate(fs)
+        highest = rate / 2 if fmax is None else fmax
+        if (fmin or 0.0) >= highest:
+            raise UserError(
+                f"frontend_conf fmin {fmin} must be below fmax, which is {highest:g} Hz here: no filter would be left"
+            )
         self.n_fft = n_fft
         self.win_length = n_fft if win_length is None else win_length
         self.hop_length = hop_length
@@ -201,4 +207,7 @@ def parse_rate(fs: int | str) -> int:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*(?:hz)?\s*", str(fs), flags=re.IGNORECASE)
     if match is None:
         raise UserError(f"frontend_conf fs: '{fs}' is not a sampling rate such as 16000 or 16k")
-    return round(float(match[1]) * (1000 if match[2] else 1))
+    rate = round(float(match[1]) * (1000 if match[2] else 1))
+    if not 100 <= rate <= 1_000_000:
+        raise UserError(f"frontend_conf fs: '{fs}' must be between 100 Hz and 1 MHz")
+    return rate

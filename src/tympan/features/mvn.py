@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import zipfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.masks import length_mask
 
@@ -27,7 +29,7 @@ class GlobalMvn(nn.Module):
         stats_file: Path | None = None,
         norm_means: bool = True,
         norm_vars: bool = True,
-        eps: float = 1.0e-20,
+        eps: Annotated[float, Range(0, 1)] = 1.0e-20,
         *,
         input_size: int | None = None,
     ) -> None:
@@ -61,7 +63,9 @@ class GlobalMvn(nn.Module):
 class UtteranceMvn(nn.Module):
     """`normalize: utterance_mvn`."""
 
-    def __init__(self, norm_means: bool = True, norm_vars: bool = False, eps: float = 1.0e-20) -> None:
+    def __init__(
+        self, norm_means: bool = True, norm_vars: bool = False, eps: Annotated[float, Range(0, 1)] = 1.0e-20
+    ) -> None:
         super().__init__()
         self.norm_means = norm_means
         self.norm_vars = norm_vars

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.masks import length_mask
 
@@ -27,15 +28,15 @@ class SpecAug(nn.Module):
     def __init__(
         self,
         apply_time_warp: bool = True,
-        time_warp_window: int = 5,
+        time_warp_window: Annotated[int, Range(0, 100_000)] = 5,
         time_warp_mode: Literal["bicubic", "bilinear"] = "bicubic",
         apply_freq_mask: bool = True,
-        freq_mask_width_range: int | Sequence[int] = (0, 20),
-        num_freq_mask: int = 2,
+        freq_mask_width_range: Annotated[int | Sequence[int], Range(0, 100_000)] = (0, 20),
+        num_freq_mask: Annotated[int, Range(0, 10_000)] = 2,
         apply_time_mask: bool = True,
-        time_mask_width_range: int | Sequence[int] | None = None,
-        time_mask_width_ratio_range: float | Sequence[float] | None = None,
-        num_time_mask: int = 2,
+        time_mask_width_range: Annotated[int | Sequence[int] | None, Range(0, 1_000_000)] = None,
+        time_mask_width_ratio_range: Annotated[float | Sequence[float] | None, Range(0, 1)] = None,
+        num_time_mask: Annotated[int, Range(0, 10_000)] = 2,
         replace_with_zero: bool = True,
     ) -> None:
         super().__init__()

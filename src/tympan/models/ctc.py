@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.models.ctc_loss import ctc_loss
 from tympan.nn.dropout import Dropout
@@ -24,14 +25,14 @@ class Ctc(nn.Module):
         *,
         vocab_size: int,
         encoder_output_size: int,
-        dropout_rate: float = 0.0,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         ctc_type: Literal["builtin", "builtin2"] = "builtin",
         reduce: bool = True,
         ignore_nan_grad: bool | None = None,
         zero_infinity: bool = True,
         brctc_risk_strategy: str = "exp",
         brctc_group_strategy: str = "end",
-        brctc_risk_factor: float = 0.0,
+        brctc_risk_factor: Annotated[float, Range(-1_000, 1_000)] = 0.0,
     ) -> None:
         super().__init__()
         if not reduce:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.nn.dropout import Dropout
 
 
@@ -13,7 +16,13 @@ class LinearProjection(nn.Module):
     ESPnet2 wants `input_size` in the configuration. The builder knows it, so that it may be left out there.
     """
 
-    def __init__(self, *, input_size: int | None = None, output_size: int, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        input_size: int | None = None,
+        output_size: Annotated[int, Range(1, 1_000_000)],
+        dropout: Annotated[float, Range(0, 1)] = 0.0,
+    ) -> None:
         super().__init__()
         assert input_size is not None, "the builder passes it"
         self.output_size = output_size

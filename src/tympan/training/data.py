@@ -15,6 +15,7 @@ from tympan.data.lengths import measure_shapes
 from tympan.data.loader import EpochBatches
 from tympan.data.preprocess import Preprocessor
 from tympan.data.shapes import Shapes, read_shapes
+from tympan.errors import UserError
 from tympan.runtime.comm import Comm
 from tympan.training.task import AnyTask, Tokens
 
@@ -92,7 +93,7 @@ def _plan(
     num_workers: int,
 ) -> BatchPlan:
     if files:
-        return plan_batches([read_shapes(path, dataset.index.ids) for path in files], options)
+        return _plan_shapes([read_shapes(path, dataset.index.ids) for path in files], options)
     shapes = measure_shapes(dataset, dataset.names, nj=max(num_workers, 1))
     # As in the shape files: an element of text is a distribution over the vocabulary, which numel counts.
     counted = [
@@ -101,7 +102,21 @@ def _plan(
         else shape
         for shape in shapes
     ]
-    return plan_batches(counted, options)
+    return _plan_shapes(counted, options)
+
+
+def _plan_shapes(shapes: list[Shapes], options: BatchOptions) -> BatchPlan:
+    """UserError for batch_bins that no utterance fits into: every batch would hold one."""
+    if options.batch_type in ("length", "numel", "bucket"):
+        sizes = [shape.lengths * (shape.dim if options.batch_type == "numel" else 1) for shape in shapes]
+        largest = np.max(sizes, axis=0)
+        smallest = int(largest.min()) if len(largest) else 0
+        if options.batch_bins < smallest:
+            raise UserError(
+                f"--batch_bins {options.batch_bins} is too small: the shortest utterance has {smallest} elements. "
+                "A batch holds so many elements over all its utterances; millions are usual"
+            )
+    return plan_batches(shapes, options)
 
 
 def _train_options(config: TrainConfig, comm: Comm) -> BatchOptions:

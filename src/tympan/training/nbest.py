@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -22,7 +23,7 @@ def link_best(directory: Path, reporter: Reporter, epoch: int, criteria: Sequenc
     link(directory / "latest.pth", f"{epoch}epoch.pth")
     improved = []
     for phase, name, mode in criteria:
-        if reporter.has(phase, name, epoch) and reporter.ranking(phase, name, mode)[0][0] == epoch:
+        if _best(reporter, (phase, name, mode), 1) == [epoch]:
             link(directory / f"{phase}.{name}.best.pth", f"{epoch}epoch.pth")
             improved.append(f"{phase}.{name}")
     return improved
@@ -57,7 +58,7 @@ def average_nbest(
     written = []
     for phase, name, mode in criteria:
         for nbest in sorted(nbests):
-            best = [epoch for epoch, _ in reporter.ranking(phase, name, mode)[:nbest]]
+            best = _best(reporter, (phase, name, mode), nbest)
             epochs = [epoch for epoch in best if (directory / f"{epoch}epoch.pth").is_file()]
             if len(epochs) < len(best):
                 gone = ", ".join(str(epoch) for epoch in best if epoch not in epochs)
@@ -77,6 +78,17 @@ def average_nbest(
                 link(directory / f"{phase}.{name}.ave.pth", path.name)
             written.append(path)
     return written
+
+
+def is_finite(state: Mapping[str, Tensor]) -> bool:
+    """Whether every weight is a number: of a model that may be used."""
+    return all(bool(torch.isfinite(tensor).all()) for tensor in state.values() if tensor.is_floating_point())
+
+
+def _best(reporter: Reporter, criterion: Criterion, number: int) -> list[int]:
+    """The best epochs; an epoch whose value is no finite number is not among them."""
+    ranking = reporter.ranking(*criterion)
+    return [epoch for epoch, value in ranking if math.isfinite(value)][:number]
 
 
 def average(paths: Iterable[Path]) -> dict[str, Tensor]:

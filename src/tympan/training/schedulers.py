@@ -9,12 +9,13 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from tympan.config.choices import SCHEDULERS
+from tympan.config.range import Range
 from tympan.errors import UserError
 
 Moment = Literal["batch", "epoch", "valid"]
@@ -32,7 +33,12 @@ def build_scheduler(name: str, conf: Mapping[str, Any], optimizer: Optimizer) ->
 class WarmupLR(LRScheduler):
     """Linear to the optimiser's lr at `warmup_steps`, then falling with the inverse square root of the step."""
 
-    def __init__(self, optimizer: Optimizer, warmup_steps: int | float = 25000, last_epoch: int = -1) -> None:
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        warmup_steps: Annotated[int | float, Range(0)] = 25000,
+        last_epoch: Annotated[int, Range(-1)] = -1,
+    ) -> None:
         self.warmup_steps = warmup_steps
         super().__init__(optimizer, last_epoch)
 
@@ -50,9 +56,9 @@ class NoamLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        model_size: int | float = 320,
-        warmup_steps: int | float = 25000,
-        last_epoch: int = -1,
+        model_size: Annotated[int | float, Range(1)] = 320,
+        warmup_steps: Annotated[int | float, Range(1)] = 25000,
+        last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         self.model_size = model_size
         self.warmup_steps = warmup_steps
@@ -70,9 +76,9 @@ class PiecewiseLinearWarmupLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        warmup_steps_list: Sequence[int | float] = (0, 25000),
-        warmup_lr_list: Sequence[float] = (0.0, 0.001),
-        last_epoch: int = -1,
+        warmup_steps_list: Annotated[Sequence[int | float], Range(0)] = (0, 25000),
+        warmup_lr_list: Annotated[Sequence[float], Range(0, 1_000)] = (0.0, 0.001),
+        last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         if len(warmup_steps_list) != len(warmup_lr_list):
             raise UserError(
@@ -99,11 +105,11 @@ class WarmupStepLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        warmup_steps: int | float = 25000,
-        steps_per_epoch: int = 10000,
-        step_size: int = 1,
-        gamma: float = 0.1,
-        last_epoch: int = -1,
+        warmup_steps: Annotated[int | float, Range(0)] = 25000,
+        steps_per_epoch: Annotated[int, Range(1)] = 10000,
+        step_size: Annotated[int, Range(1)] = 1,
+        gamma: Annotated[float, Range(0, 1_000)] = 0.1,
+        last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         self.warmup_steps = warmup_steps
         self.steps_per_epoch = steps_per_epoch
@@ -129,15 +135,15 @@ class WarmupReduceLROnPlateau(ReduceLROnPlateau):
     def __init__(
         self,
         optimizer: Optimizer,
-        warmup_steps: int | float = 25000,
+        warmup_steps: Annotated[int | float, Range(0)] = 25000,
         mode: Literal["min", "max"] = "min",
-        factor: float = 0.1,
-        patience: int = 10,
-        threshold: float = 1e-4,
+        factor: Annotated[float, Range(0, below=1)] = 0.1,
+        patience: Annotated[int, Range(0)] = 10,
+        threshold: Annotated[float, Range(0)] = 1e-4,
         threshold_mode: Literal["rel", "abs"] = "rel",
-        cooldown: int = 0,
-        min_lr: float = 0,
-        eps: float = 1e-8,
+        cooldown: Annotated[int, Range(0)] = 0,
+        min_lr: Annotated[float, Range(0, 1_000)] = 0,
+        eps: Annotated[float, Range(0, 1)] = 1e-8,
     ) -> None:
         self.warmup_steps = warmup_steps
         self.step_num = 0
@@ -185,13 +191,13 @@ class CosineAnnealingWarmupRestarts(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        first_cycle_steps: int,
-        cycle_mult: float = 1.0,
-        max_lr: float = 0.1,
-        min_lr: float = 0.001,
-        warmup_steps: int = 0,
-        gamma: float = 1.0,
-        last_epoch: int = -1,
+        first_cycle_steps: Annotated[int, Range(1)],
+        cycle_mult: Annotated[float, Range(above=0, most=1_000)] = 1.0,
+        max_lr: Annotated[float, Range(0, 1_000)] = 0.1,
+        min_lr: Annotated[float, Range(0, 1_000)] = 0.001,
+        warmup_steps: Annotated[int, Range(0)] = 0,
+        gamma: Annotated[float, Range(0, 1_000)] = 1.0,
+        last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         if warmup_steps >= first_cycle_steps:
             raise UserError(
@@ -231,13 +237,13 @@ class TristageLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        max_steps: int | float = 25000,
-        warmup_ratio: float = 0.1,
-        hold_ratio: float = 0.4,
-        decay_ratio: float = 0.5,
-        init_lr_scale: float = 0.01,
-        final_lr_scale: float = 0.01,
-        last_epoch: int = -1,
+        max_steps: Annotated[int | float, Range(1)] = 25000,
+        warmup_ratio: Annotated[float, Range(0, 1)] = 0.1,
+        hold_ratio: Annotated[float, Range(0, 1)] = 0.4,
+        decay_ratio: Annotated[float, Range(0, 1)] = 0.5,
+        init_lr_scale: Annotated[float, Range(0, 1)] = 0.01,
+        final_lr_scale: Annotated[float, Range(0, 1)] = 0.01,
+        last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         if not math.isclose(warmup_ratio + hold_ratio + decay_ratio, 1.0):
             raise UserError(
@@ -274,12 +280,12 @@ class ExponentialDecayWarmup(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        max_lr: float,
-        min_lr: float,
-        total_steps: int,
-        warmup_steps: int = 0,
+        max_lr: Annotated[float, Range(0, 1_000)],
+        min_lr: Annotated[float, Range(0, 1_000)],
+        total_steps: Annotated[int, Range(1)],
+        warmup_steps: Annotated[int, Range(0)] = 0,
         warm_from_zero: bool = False,
-        last_epoch: int = -1,
+        last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         if warmup_steps >= total_steps:
             raise UserError(f"scheduler_conf: warmup_steps ({warmup_steps}) must be below total_steps ({total_steps})")

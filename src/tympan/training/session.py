@@ -131,6 +131,7 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
         return EXIT_REQUEUE
     trainer.writer.close()
     comm.close()
+    trainer.check_result()
     return 0
 
 

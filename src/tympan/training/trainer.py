@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 
 from tympan.config.train import LoopOptions
 from tympan.data.batch import Batch, Batches
+from tympan.errors import UserError
 from tympan.runtime.comm import Comm
 from tympan.runtime.seed import seed_step, set_all_seeds
 from tympan.training.checkpoint import Position
@@ -65,6 +67,20 @@ class Trainer:
             self.finish_epoch()
         self.comm.barrier()
         self.writer.finish(self.reporter)
+
+    def check_result(self) -> None:
+        """UserError if the last epoch could not be validated: a run that diverged has not succeeded."""
+        last = self.position.epoch - 1
+        if self.options.no_forward_run or not self.reporter.has("valid", "loss", last):
+            return
+        value = self.reporter.get("valid", "loss", last)
+        if not math.isfinite(value):
+            finite = [epoch for epoch, loss in self.reporter.ranking("valid", "loss", "min") if math.isfinite(loss)]
+            kept = f"the best epoch before is {finite[0]}" if finite else "no epoch has a usable model"
+            raise UserError(
+                f"the validation loss of epoch {last}, the last one, is {value}; {kept}. "
+                "Try a lower lr or a longer warmup, and look at the validation data (empty, silent or very long audio)"
+            )
 
     def train_epoch(self) -> None:
         """The rest of the current epoch, from the current step."""

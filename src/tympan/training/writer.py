@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from tympan.training.checkpoint import Identity, save_checkpoint
-from tympan.training.nbest import Criterion, average_nbest, link_best, remove_others, save_weights
+from tympan.training.nbest import Criterion, average_nbest, is_finite, link_best, remove_others, save_weights
 from tympan.training.reporter import EpochReporter, Reporter
 
 
@@ -90,6 +90,9 @@ class ExperimentWriter:
         logging.info(reporter.log_message(epoch))
         for watcher in self.watchers:
             watcher.epoch_done(epoch, reporter, model)
+        if not is_finite(state):
+            logging.error("epoch %d: the model has weights that are not finite, so it is not saved", epoch)
+            return
         save_weights(self.directory / f"{epoch}epoch.pth", state)
         improved = link_best(self.directory, reporter, epoch, self.criteria)
         if improved:

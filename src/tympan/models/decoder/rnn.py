@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 from tympan.nn.dropout import Dropout
@@ -41,14 +42,14 @@ class RnnDecoder(nn.Module):
         vocab_size: int,
         encoder_output_size: int,
         rnn_type: Literal["lstm", "gru"] = "lstm",
-        num_layers: int = 1,
-        hidden_size: int = 320,
-        sampling_probability: float = 0.0,
-        dropout: float = 0.0,
+        num_layers: Annotated[int, Range(1, 1_000)] = 1,
+        hidden_size: Annotated[int, Range(1, 1_000_000)] = 320,
+        sampling_probability: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, 1)] = 0.0,
         context_residual: bool = False,
         replace_sos: bool = False,
-        num_encs: int = 1,
-        att_conf: dict[str, Any] = {  # noqa: B006 (never changed; --print_config shows it)
+        num_encs: Annotated[int, Range(1, 10_000)] = 1,
+        att_conf: Annotated[dict[str, Any], Range(-1, 1_000_000)] = {  # noqa: B006 (never changed; --print_config shows it)
             "atype": "location",
             "num_att": 1,
             "num_encs": 1,

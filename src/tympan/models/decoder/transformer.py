@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import MultiHeadedAttention
@@ -48,21 +49,21 @@ class TransformerDecoder(nn.Module):
         *,
         vocab_size: int,
         encoder_output_size: int,
-        attention_heads: int = 4,
-        linear_units: int = 2048,
-        num_blocks: int = 6,
-        dropout_rate: float = 0.1,
-        positional_dropout_rate: float = 0.1,
-        self_attention_dropout_rate: float = 0.0,
-        src_attention_dropout_rate: float = 0.0,
+        attention_heads: Annotated[int, Range(1, 10_000)] = 4,
+        linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
+        num_blocks: Annotated[int, Range(1, 1_000)] = 6,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        self_attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        src_attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         input_layer: Literal["embed", "linear"] = "embed",
         use_output_layer: bool = True,
         normalize_before: bool = True,
         concat_after: bool = False,
-        layer_drop_rate: float = 0.0,
+        layer_drop_rate: Annotated[float, Range(0, below=1)] = 0.0,
         qk_norm: bool = False,
         use_flash_attn: bool = True,
-        gradient_checkpoint_layers: Sequence[int] = (),
+        gradient_checkpoint_layers: Annotated[Sequence[int], Range(0, 1_000)] = (),
     ) -> None:
         super().__init__()
         size = encoder_output_size

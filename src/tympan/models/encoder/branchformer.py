@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.models.encoder.blocks import (
     BlockEncoder,
@@ -34,33 +35,33 @@ class BranchformerEncoder(BlockEncoder):
         self,
         *,
         input_size: int,
-        output_size: int = 256,
+        output_size: Annotated[int, Range(1, 1_000_000)] = 256,
         use_attn: bool = True,
-        attention_heads: int = 4,
+        attention_heads: Annotated[int, Range(1, 10_000)] = 4,
         attention_layer_type: Literal[
             "selfattn", "rel_selfattn", "legacy_rel_selfattn", "fast_selfattn"
         ] = "rel_selfattn",
         pos_enc_layer_type: Literal["abs_pos", "scaled_abs_pos", "rel_pos", "legacy_rel_pos"] = "rel_pos",
         rel_pos_type: Literal["legacy", "latest"] = "latest",
         use_cgmlp: bool = True,
-        cgmlp_linear_units: int = 2048,
-        cgmlp_conv_kernel: int = 31,
+        cgmlp_linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
+        cgmlp_conv_kernel: Annotated[int, Range(1, 10_000)] = 31,
         use_linear_after_conv: bool = False,
         gate_activation: Literal["identity", "hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "identity",
         merge_method: Literal["concat", "learned_ave", "fixed_ave"] = "concat",
-        cgmlp_weight: float | list[float] = 0.5,
-        attn_branch_drop_rate: float | list[float] = 0.0,
-        num_blocks: int = 12,
-        dropout_rate: float = 0.1,
-        positional_dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
+        cgmlp_weight: Annotated[float | list[float], Range(0, 1)] = 0.5,
+        attn_branch_drop_rate: Annotated[float | list[float], Range(0, below=1)] = 0.0,
+        num_blocks: Annotated[int, Range(1, 1_000)] = 12,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         input_layer: Literal[
             "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
         ]
         | None = "conv2d",
         zero_triu: bool = False,
-        padding_idx: int = -1,
-        stochastic_depth_rate: float | list[float] = 0.0,
+        padding_idx: Annotated[int, Range(-1_000_000, 1_000_000)] = -1,
+        stochastic_depth_rate: Annotated[float | list[float], Range(0, below=1)] = 0.0,
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:

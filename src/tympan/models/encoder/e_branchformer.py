@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.models.encoder.blocks import (
     BlockEncoder,
     build_self_attention,
@@ -34,40 +35,40 @@ class EBranchformerEncoder(BlockEncoder):
         self,
         *,
         input_size: int,
-        output_size: int = 256,
-        attention_heads: int = 4,
+        output_size: Annotated[int, Range(1, 1_000_000)] = 256,
+        attention_heads: Annotated[int, Range(1, 10_000)] = 4,
         attention_layer_type: Literal[
             "selfattn", "rel_selfattn", "legacy_rel_selfattn", "fast_selfattn"
         ] = "rel_selfattn",
         pos_enc_layer_type: Literal["abs_pos", "scaled_abs_pos", "rel_pos", "legacy_rel_pos"] = "rel_pos",
         rel_pos_type: Literal["legacy", "latest"] = "latest",
-        cgmlp_linear_units: int = 2048,
-        cgmlp_conv_kernel: int = 31,
+        cgmlp_linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
+        cgmlp_conv_kernel: Annotated[int, Range(1, 10_000)] = 31,
         use_linear_after_conv: bool = False,
         gate_activation: Literal["identity", "hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "identity",
-        num_blocks: int = 12,
-        dropout_rate: float = 0.1,
-        positional_dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
+        num_blocks: Annotated[int, Range(1, 1_000)] = 12,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         input_layer: Literal[
             "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
         ]
         | None = "conv2d",
         zero_triu: bool = False,
-        padding_idx: int = -1,
-        layer_drop_rate: float = 0.0,
-        max_pos_emb_len: int = 5000,
+        padding_idx: Annotated[int, Range(-1_000_000, 1_000_000)] = -1,
+        layer_drop_rate: Annotated[float, Range(0, below=1)] = 0.0,
+        max_pos_emb_len: Annotated[int, Range(1, 10_000_000)] = 5000,
         use_ffn: bool = False,
         macaron_ffn: bool = False,
         ffn_activation_type: Literal["hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "swish",
-        linear_units: int = 2048,
+        linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
         positionwise_layer_type: Literal["linear"] | None = "linear",
-        merge_conv_kernel: int = 3,
-        interctc_layer_idx: Sequence[int] | None = None,
+        merge_conv_kernel: Annotated[int, Range(1, 10_000)] = 3,
+        interctc_layer_idx: Annotated[Sequence[int] | None, Range(1, 1_000)] = None,
         interctc_use_conditioning: bool = False,
         qk_norm: bool = False,
         use_flash_attn: bool = True,
-        gradient_checkpoint_layers: Sequence[int] = (),
+        gradient_checkpoint_layers: Annotated[Sequence[int], Range(0, 1_000)] = (),
     ) -> None:
         attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
         embed = build_input_layer(

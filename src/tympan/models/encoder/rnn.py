@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.masks import length_mask
 from tympan.nn.rnn import PlainRnn, ProjectedRnn, build_rnn
@@ -23,11 +24,11 @@ class RnnEncoder(nn.Module):
         rnn_type: Literal["lstm", "gru"] = "lstm",
         bidirectional: bool = True,
         use_projection: bool = True,
-        num_layers: int = 4,
-        hidden_size: int = 320,
-        output_size: int = 320,
-        dropout: float = 0.0,
-        subsample: Sequence[int] | None = (2, 2, 1, 1),
+        num_layers: Annotated[int, Range(1, 1_000)] = 4,
+        hidden_size: Annotated[int, Range(1, 1_000_000)] = 320,
+        output_size: Annotated[int, Range(1, 1_000_000)] = 320,
+        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        subsample: Annotated[Sequence[int] | None, Range(1, 1_000)] = (2, 2, 1, 1),
     ) -> None:
         super().__init__()
         self.output_size = output_size

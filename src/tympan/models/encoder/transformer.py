@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.models.encoder.blocks import BlockEncoder, build_self_attention
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import SelfAttentionContext
@@ -28,13 +29,13 @@ class TransformerEncoder(BlockEncoder):
         self,
         *,
         input_size: int,
-        output_size: int = 256,
-        attention_heads: int = 4,
-        linear_units: int = 2048,
-        num_blocks: int = 6,
-        dropout_rate: float = 0.1,
-        positional_dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
+        output_size: Annotated[int, Range(1, 1_000_000)] = 256,
+        attention_heads: Annotated[int, Range(1, 10_000)] = 4,
+        linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
+        num_blocks: Annotated[int, Range(1, 1_000)] = 6,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         input_layer: Literal[
             "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
         ]
@@ -43,11 +44,11 @@ class TransformerEncoder(BlockEncoder):
         normalize_before: bool = True,
         concat_after: bool = False,
         positionwise_layer_type: Literal["linear", "conv1d", "conv1d-linear"] = "linear",
-        positionwise_conv_kernel_size: int = 1,
-        padding_idx: int = -1,
-        interctc_layer_idx: Sequence[int] = (),
+        positionwise_conv_kernel_size: Annotated[int, Range(1, 10_000)] = 1,
+        padding_idx: Annotated[int, Range(-1_000_000, 1_000_000)] = -1,
+        interctc_layer_idx: Annotated[Sequence[int], Range(1, 1_000)] = (),
         interctc_use_conditioning: bool = False,
-        layer_drop_rate: float = 0.0,
+        layer_drop_rate: Annotated[float, Range(0, below=1)] = 0.0,
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.masks import length_mask
@@ -24,11 +25,11 @@ class VggRnnEncoder(nn.Module):
         rnn_type: Literal["lstm", "gru"] = "lstm",
         bidirectional: bool = True,
         use_projection: bool = True,
-        num_layers: int = 4,
-        hidden_size: int = 320,
-        output_size: int = 320,
-        dropout: float = 0.0,
-        in_channel: int = 1,
+        num_layers: Annotated[int, Range(1, 1_000)] = 4,
+        hidden_size: Annotated[int, Range(1, 1_000_000)] = 320,
+        output_size: Annotated[int, Range(1, 1_000_000)] = 320,
+        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        in_channel: Annotated[int, Range(1, 10_000)] = 1,
     ) -> None:
         super().__init__()
         if input_size % in_channel:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tympan.config.range import Range
 from tympan.models.loss import PERPLEXITY, Loss, LossTerm, Stat
 from tympan.models.parts import NextTokenModel
 from tympan.nn.beam_state import BeamState
@@ -16,7 +17,9 @@ from tympan.nn.beam_state import BeamState
 class LanguageModel(nn.Module):
     """Predicts each token of a sentence, and its end, from those before it."""
 
-    def __init__(self, lm: NextTokenModel, *, vocab_size: int, ignore_id: int = 0) -> None:
+    def __init__(
+        self, lm: NextTokenModel, *, vocab_size: int, ignore_id: Annotated[int, Range(-1_000_000, 1_000_000)] = 0
+    ) -> None:
         super().__init__()
         self.lm = lm
         self.vocab_size = vocab_size

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.beam_state import BeamState
 from tympan.nn.dropout import Dropout
@@ -29,13 +31,13 @@ class SequentialRnnLm(nn.Module):
         self,
         vocab_size: int,
         *,
-        unit: int = 650,
-        nhid: int | None = None,
-        nlayers: int = 2,
-        dropout_rate: float = 0.0,
+        unit: Annotated[int, Range(1, 1_000_000)] = 650,
+        nhid: Annotated[int | None, Range(1, 1_000_000)] = None,
+        nlayers: Annotated[int, Range(1, 1_000)] = 2,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         tie_weights: bool = False,
         rnn_type: str = "lstm",
-        ignore_id: int = 0,
+        ignore_id: Annotated[int, Range(-1_000_000, 1_000_000)] = 0,
     ) -> None:
         super().__init__()
         hidden_size = unit if nhid is None else nhid

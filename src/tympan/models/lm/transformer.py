@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.attention import MultiHeadedAttention
 from tympan.nn.beam_state import BeamState
@@ -39,14 +40,14 @@ class TransformerLm(nn.Module):
         vocab_size: int,
         *,
         pos_enc: Literal["sinusoidal"] | None = None,
-        embed_unit: int = 128,
-        att_unit: int = 256,
-        head: int = 2,
-        unit: int = 1024,
-        layer: int = 4,
-        dropout_rate: float = 0.1,
-        positional_dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.1,
+        embed_unit: Annotated[int, Range(1, 1_000_000)] = 128,
+        att_unit: Annotated[int, Range(1, 1_000_000)] = 256,
+        head: Annotated[int, Range(1, 10_000)] = 2,
+        unit: Annotated[int, Range(1, 1_000_000)] = 1024,
+        layer: Annotated[int, Range(1, 1_000)] = 4,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
     ) -> None:
         super().__init__()
         if att_unit % head:
