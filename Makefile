@@ -16,7 +16,7 @@ help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"
 	@echo "make test-all   the same with the slow tests"
 	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
-	@echo "make bench      all benchmarks, written to benchmarks/RESULTS.md (PEER_ENV=DIR: beside ESPnet)"
+	@echo "make bench      all benchmarks, written to benchmarks/last_run.md (PEER_ENV=DIR: beside ESPnet)"
 	@echo "make compat     every recipe configuration of a checkout of ESPnet (ESPNET=DIR): which are read, build and train"
 	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
 	@echo "make docs       the documentation site, in build/site; a broken link is an error"

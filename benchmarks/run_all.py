@@ -1,4 +1,4 @@
-"""Run every benchmark and write benchmarks/RESULTS.md: the machine, what each printed, and benchmarks/NOTES.md.
+"""Run every benchmark and write benchmarks/last_run.md: the machine and what each printed.
 
     python benchmarks/run_all.py [--only features,decode] [--peer_env DIR]
 
@@ -22,9 +22,8 @@ import torch
 import tympan
 
 HERE = Path(__file__).resolve().parent
-RESULTS = HERE / "RESULTS.md"
-NOTES = HERE / "NOTES.md"
-"""What the numbers mean, and why an aim is missed: written by hand."""
+OUTPUT = HERE / "last_run.md"
+"""RESULTS.md is written by hand from such files, NOTES.md keeps the history."""
 
 
 def main() -> int:
@@ -48,9 +47,8 @@ def main() -> int:
         shown = " ".join(["python", f"benchmarks/{Path(commands[name][0]).name}", *given])
         note = "" if done.returncode == 0 else f"\nIt failed with exit code {done.returncode}.\n"
         sections.append(f"## {name}\n`{shown}`\n\n{done.stdout.strip()}\n{note}")
-    sections.append(NOTES.read_text(encoding="utf-8"))
-    RESULTS.write_text("\n".join(sections), encoding="utf-8")
-    print(f"written to {RESULTS}")
+    OUTPUT.write_text("\n".join(sections), encoding="utf-8")
+    print(f"written to {OUTPUT}")
     return 1 if failures else 0
 
 
