@@ -188,7 +188,7 @@ def test_linear_preencoder() -> None:
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ({"att_conf": {"atype": "dots"}}, "none of"),
+        ({"att_conf": {"atype": "dots"}}, "is unknown; choose from"),
         ({"att_conf": {"dim": 3}}, "has no key"),
         ({"num_encs": 2}, "must be 1"),
     ],
