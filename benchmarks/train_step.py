@@ -1,4 +1,4 @@
-"""Training steps of the AISHELL Conformer on this machine: seconds of audio per second, the time of each part, memory, and
+"""Training steps of the AISHELL Conformer on this machine: audio seconds per second, time of each part, memory, and
 the share of the machine's matrix-multiply peak that is reached.
 
     python benchmarks/train_step.py --threads 2 --steps 6
