@@ -29,13 +29,13 @@ VOCABULARY = 4233
 
 @dataclass(frozen=True)
 class Options:
-    threads: int = option(2, help="threads of torch")
+    threads: int = option(2, help="number of torch threads")
     batches: str = option("1,2,5,10", help="batch sizes, separated by commas")
     ngram_file: Path | None = option(
-        None, help="a 4-gram for the second table; none: one is estimated from random text"
+        None, help="4-gram model for the second table; null: estimate one from random text"
     )
-    repeats: int = option(3, help="the best of so many is shown")
-    cpu_time: bool = option(False, help="count the processor's seconds instead of the clock's")
+    repeats: int = option(3, help="number of repetitions; the best is shown")
+    cpu_time: bool = option(False, help="measure CPU time instead of wall-clock time")
 
 
 class Stopwatch:
@@ -114,7 +114,7 @@ def measure(
 
 
 def random_model(folder: Path) -> Any:
-    """The recipe's model and LM with weights that are drawn at random."""
+    """The recipe's model and LM with random weights."""
     import dataclasses
 
     import torch

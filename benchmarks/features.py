@@ -1,4 +1,4 @@
-"""Audio seconds a second that one core turns into features.
+"""Speed of feature extraction: seconds of audio per second on one core.
 
 python benchmarks/features.py [--seconds N] [--data_dir DIR] [--repeats N]
 
@@ -24,7 +24,7 @@ RATE = 16000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=120.0, help="audio to work on")
+    parser.add_argument("--seconds", type=float, default=120.0, help="seconds of audio to process")
     parser.add_argument("--data_dir", type=Path, default=None, help="take recordings from this data directory")
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()

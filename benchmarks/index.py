@@ -45,7 +45,7 @@ class Cost:
     peak_mb: float
     """By how much the peak grows, pages of mapped files included."""
     own_mb: float
-    """What stays in this process alone: the cost of one more worker."""
+    """Memory that only this process uses: the cost of one more worker."""
 
 
 def write_corpus(folder: Path, count: int) -> None:
@@ -107,7 +107,7 @@ WORK: dict[str, Callable[[Path], Callable[[], object]]] = {
 
 
 def in_own_process(work: Callable[[Path], Callable[[], object]], folder: Path) -> Cost:
-    """What the work costs a fresh process. What it needs first (lengths for a plan) counts in memory, not in time."""
+    """Cost of the work in a new process. Its inputs (lengths for a plan) count in memory, but not in time."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
 

@@ -28,7 +28,7 @@ def main() -> None:
     estimate = commands.add_parser("estimate")
     estimate.add_argument("--tokens", type=int, default=12_500_000)
     estimate.add_argument("--memory", default="256M")
-    estimate.add_argument("--keep", type=Path, help="leave text and model in this folder")
+    estimate.add_argument("--keep", type=Path, help="keep text and model in this folder")
     score = commands.add_parser("score")
     score.add_argument("model", type=Path, help="ARPA file")
     score.add_argument("--beams", type=int, default=100)
@@ -56,7 +56,7 @@ def run_estimate(tokens: int, memory: str, keep: Path | None) -> None:
 
 def write_text(path: Path, tokens: int, *, words: int = 1514, seed: int = 1) -> None:
     """Sentences of about 29 characters, about as repetitive as Chinese text is: each character follows from the one or
-    two before it, or is drawn anew."""
+    two before it, or is drawn at random."""
     rng = np.random.default_rng(seed)
     drawn = np.minimum(rng.zipf(1.25, tokens) - 1, 10**6) % words
     choice = rng.random(tokens)
@@ -112,8 +112,10 @@ def run_score(path: Path, beams: int, steps: int = 30) -> None:
         for word in model.words:
             reference.BaseScore(each, word, after)
     theirs = (time.perf_counter() - start) / rows * beams * steps
-    print(f"{beams} hypotheses, {table.words} words, {steps} steps: {ours / steps * 1e3:.2f} ms a step")
-    print(f"KenLM, looping over hypotheses and words: {theirs / steps * 1e3:.1f} ms a step, {theirs / ours:.0f} times")
+    print(f"{beams} hypotheses, {table.words} words, {steps} steps: {ours / steps * 1e3:.2f} ms per step")
+    print(
+        f"KenLM, looping over hypotheses and words: {theirs / steps * 1e3:.1f} ms per step, {theirs / ours:.0f} times"
+    )
 
 
 if __name__ == "__main__":

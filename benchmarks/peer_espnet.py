@@ -1,4 +1,4 @@
-"""Run the same work with ESPnet2 and with Tympan, in one go, and print the ratios.
+"""Run the same work with ESPnet2 and with Tympan, in turns, and print the ratios.
 
 usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup] [--steps N] [--rounds N]
 
@@ -65,10 +65,10 @@ Pair = tuple[dict[str, Any], dict[str, Any]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", type=Path, required=True, help="ESPnet's virtual environment")
-    parser.add_argument("--work", type=Path, default=Path("exp/peer"), help="where weights and inputs are put")
-    parser.add_argument("--setup", action="store_true", help="make the environment first")
-    parser.add_argument("--steps", default="5", help="training steps to time")
-    parser.add_argument("--rounds", type=int, default=3, help="how often both take turns")
+    parser.add_argument("--work", type=Path, default=Path("exp/peer"), help="directory for weights and inputs")
+    parser.add_argument("--setup", action="store_true", help="create the environment first")
+    parser.add_argument("--steps", default="5", help="number of training steps to time")
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds; both tools run once per round")
     options = parser.parse_args()
     if options.setup:
         set_up(options.env)

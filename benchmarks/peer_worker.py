@@ -1,7 +1,7 @@
 """Runs inside ESPnet's own environment: the peer's side of a benchmark, through its public classes. Prints JSON.
 
 usage: python peer_worker.py model DIR | train_step DIR [STEPS] | decode DIR [SHARE]
-`model` makes random weights of the AISHELL size (recogniser and language model) that both tools then load.
+`model` makes random weights of the AISHELL size (recognizer and language model) that both tools then load.
 """
 
 from __future__ import annotations

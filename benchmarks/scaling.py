@@ -1,4 +1,4 @@
-"""Many processes: throughput at 1 and 2, the cost of DDP, time from a worker's death to the next step, time to resume.
+"""Distributed training: throughput with 1 and 2 processes, cost of DDP, times to recover and to resume.
 
     python benchmarks/scaling.py [--steps 20]
 

@@ -1,4 +1,4 @@
-"""A run that is killed again and again: nothing may grow, and the weights must be those of a quiet run.
+"""Repeatedly kill a run: memory and open files must not grow, and the weights must equal an undisturbed run.
 
     python benchmarks/soak.py [--minutes 10]
 
@@ -37,7 +37,7 @@ class Usage:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="of the disturbed run")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration of the disturbed run in minutes")
     options = parser.parse_args()
     from test_distributed import STEADY, largest_difference
     from train_corpus import command, environment, make_corpus

@@ -1,4 +1,4 @@
-"""Training steps of the AISHELL Conformer on this machine: audio seconds a second, the time of each part, memory, and
+"""Training steps of the AISHELL Conformer on this machine: audio seconds per second, time of each part, memory, and
 the share of the machine's matrix-multiply peak that is reached.
 
     python benchmarks/train_step.py --threads 2 --steps 6
@@ -55,9 +55,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=2)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--batch", type=int, default=8, help="utterances")
-    parser.add_argument("--duration", type=float, default=5.0, help="seconds an utterance")
+    parser.add_argument("--duration", type=float, default=5.0, help="seconds per utterance")
     parser.add_argument("--characters", type=int, default=14)
-    parser.add_argument("--hop", type=int, default=160, help="samples; ESPnet2's default is 128")
+    parser.add_argument("--hop", type=int, default=160, help="hop length in samples; ESPnet2's default is 128")
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--grad_checkpointing", action="store_true")
@@ -183,7 +183,7 @@ def count_flops(model: HybridModel, batch: dict[str, Tensor]) -> int:
 
 
 def matmul_peak() -> float:
-    """Operations a second of a large float32 product: the best of some tries."""
+    """Operations per second of a large float32 matrix product: the best of several tries."""
     a, b = torch.randn(1536, 1536), torch.randn(1536, 1536)
     best = float("inf")
     for _ in range(12):

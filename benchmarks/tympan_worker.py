@@ -47,7 +47,7 @@ def train_step(directory: Path, steps: str = "5") -> dict:
     model = build_asr_model(load_training_config(AsrTrainConfig, directory / "asr.yaml")).train()
     batch = {k: torch.from_numpy(v) for k, v in np.load(directory / "batch.npz").items()}
     batch["augment_seed"] = torch.arange(len(batch["speech"]))
-    # asr_train's optimiser.
+    # asr_train's optimizer.
     optimizer = build_optimizer(torch.optim.Adam, {"lr": 1e-4}, list(model.named_parameters()))
     times = []
     for _ in range(int(steps) + 1):

@@ -61,7 +61,7 @@ def test_mistakes_are_named(golden: Path, tmp_path: Path, extra: list[str], mess
 
 def test_weights_of_another_model(golden: Path, tmp_path: Path) -> None:
     other = golden / "espnet2_lm" / "transformer" / "model.pth"
-    with pytest.raises(UserError, match="these weights are not of the model in"):
+    with pytest.raises(UserError, match="these weights do not match the model in"):
         main([*arguments(golden, tmp_path, ["utt0 一"]), "--model_file", str(other)])
 
 

@@ -165,5 +165,5 @@ def test_faults_of_shape_files(tmp_path: Path) -> None:
         read_shapes(write(tmp_path / "s", "a 1,80\nb 5,80,2\n"))
     with pytest.raises(UserError, match=r"s:1: expected 'UTTERANCE LENGTH"):
         read_shapes(write(tmp_path / "s", "a 1,x\nb 5,x\n"))
-    with pytest.raises(UserError, match=r"utterance 'z' is missing \(1 in all\)"):
+    with pytest.raises(UserError, match=r"utterance 'z' is missing \(1 missing in total\)"):
         read_shapes(write(tmp_path / "s", "a 1\n"), np.array([b"a", b"z"]))

@@ -101,7 +101,7 @@ def test_segments_and_archives(good: Path) -> None:
     assert "segments:4: expected 'RECORDING START END', found 's0-u0 0.2'" in messages
     assert f"feats.scp:1: 's0-a': there is no such file: {good}/none.ark" in messages
     assert f"feats.scp:2: 's0-b': {good}/s0-u0.flac ends before byte 999999" in messages
-    assert "feats.scp:3: 's0-c' would run a program: 'evil |'" in messages
+    assert "feats.scp:3: 's0-c' would run a command: 'evil |'" in messages
 
 
 def test_many_faults_are_counted_and_reported_to_a_file(
@@ -180,7 +180,7 @@ def test_what_can_not_be_mended_is_said(good: Path, capsys: pytest.CaptureFixtur
     assert fix_data.main([str(good)]) == 1
     assert "has 8000 Hz, but 8 of 9 have 16000 Hz" in capsys.readouterr().out
     edit(good / "wav.scp", str(good / "s2-u6.flac"), "cat x |")
-    with pytest.raises(UserError, match="would run a program"):
+    with pytest.raises(UserError, match="would run a command"):
         fix_data.main([str(good)])
 
 

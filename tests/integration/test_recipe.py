@@ -160,7 +160,7 @@ def test_check_is_one_screen(workplace: Path) -> None:
     for part in ("machine", "archives", "configuration", "estimate", "memory", "all checks passed"):
         assert part in said
     assert len(said.splitlines()) < 45
-    rows = re.findall(r"^  (?:[ -]\d \w+|together) +([\d.]+ s|\d+ min \d+ s) +([\d.]+) [kMG]?B$", said, re.MULTILINE)
+    rows = re.findall(r"^  (?:[ -]\d \w+|total) +([\d.]+ s|\d+ min \d+ s) +([\d.]+) [kMG]?B$", said, re.MULTILINE)
     assert len(rows) == 8, "each stage has its time and its disk"
     assert "times are estimates" in said
     assert not (workplace / "data").exists()
@@ -173,7 +173,7 @@ def test_check_install() -> None:
     assert "everything that Tympan needs works on this machine" in done.stdout
     done = subprocess.run([*command, "--ngpu", "99"], capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "not fine: device" in done.stdout
+    assert "failed: device" in done.stdout
 
 
 def test_own_data_without_shell(finished: tuple[Path, str], tmp_path: Path) -> None:

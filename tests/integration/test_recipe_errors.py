@@ -98,7 +98,7 @@ def test_other_audio_under_old_names_is_noticed(workplace: Path) -> None:
     samples, rate = soundfile.read(path)
     soundfile.write(path, samples[::-1].copy(), rate, subtype="PCM_16")
     done = aishell(workplace, "--stage", "0", "--stop_stage", "2")
-    assert "features train ... (outdated: audio of data/train/wav.scp changed since)" in done.stdout
+    assert "features train ... (outdated: audio of data/train/wav.scp has changed)" in done.stdout
     redone = steps_run(done.stdout)
     assert [step for step in redone if step.startswith("features")] == ["features train"]
     assert {"cmvn", "dump train", "dump dev"} <= set(redone), "normalisation is of the training data"
@@ -112,7 +112,7 @@ def test_other_transcripts_are_no_other_features(workplace: Path) -> None:
     transcript.write_text("\n".join([lines[0] + "好", *lines[1:]]) + "\n", encoding="utf-8")
     done = aishell(workplace, "--stage", "0", "--stop_stage", "2")
     assert {"features train", "dictionary", "lengths train"} <= set(steps_run(done.stdout))
-    assert "fbank/train/feats.scp: 6 utterances (6 were there)" in done.stdout
+    assert "fbank/train/feats.scp: 6 utterances (6 already computed)" in done.stdout
     assert not (workplace / "fbank" / "train.old1").exists()
     assert (workplace / "fbank" / "train" / "text").read_text() == (workplace / "data" / "train" / "text").read_text()
 

@@ -207,7 +207,7 @@ def test_input_size_of_a_preencoder_may_be_written() -> None:
 @pytest.mark.parametrize(
     ("conf", "message"),
     [
-        ({"att_conf": {"atype": "dots"}}, "none of"),
+        ({"att_conf": {"atype": "dots"}}, "is unknown; choose from"),
         ({"att_conf": {"dim": 3}}, "has no key"),
         ({"num_encs": 2}, "must be 1"),
     ],

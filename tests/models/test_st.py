@@ -268,7 +268,7 @@ def test_bleu_of_characters() -> None:
         ({"model_conf": {"ctc_sample_rate": 0.1}}, "ctc_sample_rate"),
         ({"model_conf": {"st_mtlalpha": 0.3, "tgt_sym_blank": "<b>"}}, "token_list lacks tgt_sym_blank '<b>'"),
         ({"decoder": None}, "a decoder is needed"),
-        ({"encoder_conf": {"interctc_layer_idx": [1]}}, "no intermediate CTC"),
+        ({"encoder_conf": {"interctc_layer_idx": [1]}}, "does not support intermediate CTC"),
         ({"extra_mt_encoder": "conformer", "model_conf": {"mt_weight": 0.2}}, "input_layer=embed"),
     ],
 )

@@ -49,5 +49,5 @@ def test_missing_and_foreign_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such weights file"):
         load_weights(tmp_path / "none.pth")
     torch.save([1, 2], tmp_path / "list.pth")
-    with pytest.raises(UserError, match="does not hold weights"):
+    with pytest.raises(UserError, match="does not contain weights"):
         load_weights(tmp_path / "list.pth")

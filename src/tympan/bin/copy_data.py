@@ -12,7 +12,7 @@ from tympan.config import argument, option, parse_args
 @dataclass(frozen=True)
 class Options:
     data_dir: Path = argument(help="data directory to copy")
-    out_dir: Path = argument(help="output directory")
+    out_dir: Path = argument(help="directory to write the copy to")
     utt_prefix: str = option("", help="prefix for every utterance id")
     utt_suffix: str = option("", help="suffix for every utterance id")
     spk_prefix: str = option("", help="prefix for every speaker id")

@@ -34,7 +34,9 @@ class Options:
     utterances_per_archive: int = option(500, help="maximum number of utterances per archive")
     skip_broken: bool = option(False, help="skip unreadable recordings instead of failing")
     overwrite: bool = option(False, help="first remove features from an earlier run")
-    executor: Literal["local", "dask"] = option("local", help="where to run the jobs")
+    executor: Literal["local", "dask"] = option(
+        "local", help="where to run the jobs: processes of this machine, or a Dask cluster"
+    )
     dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
 
 

@@ -21,7 +21,9 @@ class Options:
     )
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
     nj: int = option(1, help="number of worker processes")
-    executor: Literal["local", "dask"] = option("local", help="where to run the jobs")
+    executor: Literal["local", "dask"] = option(
+        "local", help="where to run the jobs: processes of this machine, or a Dask cluster"
+    )
     dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
 
 

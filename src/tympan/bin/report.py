@@ -16,7 +16,7 @@ class Options:
     ref: Path = argument(help="reference: a Kaldi `text` file, or a sclite .trn file")
     hyp: Path = argument(help="hypothesis, in either format")
     compare: Path | None = option(None, help="a second hypothesis, shown side by side")
-    output: Path = option(Path("report.html"), help="output file")
+    output: Path = option(Path("report.html"), help="HTML file to write")
     title: str | None = option(None, help="title of the page (default: path of the hypothesis)")
     data_dir: Path | None = option(None, help="Kaldi-style data directory with the audio (wav.scp, segments)")
     embed_audio: bool = option(False, help="embed the audio in the page; false: link to the audio files")

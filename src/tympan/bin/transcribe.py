@@ -41,7 +41,7 @@ class Options(SearchOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions,
     model: str = argument(help=MODEL_HELP)
     files: list[Path] = argument(help="audio files: wav, flac, mp3, ogg, ... at any sample rate")
     json: bool = option(False, help="write tokens, times and confidences, one JSON object per recording and line")
-    srt: bool = option(False, help="subtitles")
+    srt: bool = option(False, help="write subtitles in SRT format")
     ctm: bool = option(False, help="write words with times in NIST's CTM format")
     output_dir: Path | None = option(
         None, help="output directory for NAME.txt, NAME.json, ... (default: print to the terminal)"

@@ -18,7 +18,9 @@ class Options:
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
     show: int = option(20, help="maximum number of faults to print per kind; 0: all")
     report: Path | None = option(None, help="write all faults to this file")
-    executor: Literal["local", "dask"] = option("local", help="where to run the audio checks")
+    executor: Literal["local", "dask"] = option(
+        "local", help="where to run the audio checks: processes of this machine, or a Dask cluster"
+    )
     dask_address: str | None = option(None, help="address of the Dask scheduler, tcp://HOST:PORT")
 
 

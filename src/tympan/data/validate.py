@@ -171,7 +171,7 @@ def _place_faults(directory: Path, tables: Tables) -> Iterator[Fault]:
     for name in ("feats.scp", "cmvn.scp", "vad.scp"):
         for key, place in tables[name].entries.items() if name in tables else ():
             if is_pipe(place):
-                yield tables[name].fault(key, "pipe", f"'{key}' would run a program: '{place}'")
+                yield tables[name].fault(key, "pipe", f"'{key}' would run a command: '{place}'")
                 continue
             path, offset = split_ark(locate(place, directory))
             if path not in sizes:

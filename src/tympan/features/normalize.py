@@ -88,7 +88,7 @@ def normalize_feats(
         compression_method=compression_method,
     )
     places: Places = {}
-    for part in map_jobs(job, shards, nj=nj, description="normalise", weight=len, unit="utt"):
+    for part in map_jobs(job, shards, nj=nj, description="normalize", weight=len, unit="utt"):
         places.update(part)
     write_places(out_dir, places)
     return places

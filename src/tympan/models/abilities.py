@@ -1,4 +1,4 @@
-"""What a model may offer to training beside its loss, looked for with `isinstance`."""
+"""Optional abilities of a model that training uses besides the loss, checked with `isinstance`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CollectsFeatures", "PlotsAttention", "Recomputes", "TrainsCtc"]
 
 @runtime_checkable
 class CollectsFeatures(Protocol):
-    """A model with features whose statistics `--collect_stats` gathers."""
+    """A model with features whose statistics `--collect_stats` collects."""
 
     def collect_feats(self, *args: Any, **tensors: Any) -> dict[str, Tensor]:
         """From the tensors of a batch to NAME (batch, time, size) with NAME_lengths (batch,)."""
@@ -37,5 +37,5 @@ class TrainsCtc(Protocol):
     def has_ctc(self) -> bool: ...
 
     def output_lengths(self, lengths: Tensor, /) -> Tensor:
-        """Encoder frames for so many samples or feature frames."""
+        """Number of encoder frames for a number of samples or feature frames."""
         ...

@@ -1,4 +1,4 @@
-"""What models with attention decoders share: the decoder's loss, and the attention weights to plot."""
+"""Code shared by models with attention decoders: the decoder's loss, and the attention weights for plots."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Text:
 
     @classmethod
     def cut(cls, ids: Tensor, lengths: Tensor) -> Text:
-        """From ids that may be anything beyond the lengths."""
+        """Build from ids, which may have any value beyond the lengths."""
         return cls(ids.masked_fill(~length_mask(lengths, ids.size(1)), -1), lengths)
 
     def after(self, token: int | None) -> Text:
-        """Begins with `token`, such as that of a language, where there is one."""
+        """Prepend `token` if given, such as a language token."""
         if token is None:
             return self
         return Text(nn.functional.pad(self.ids, (1, 0), value=token), self.lengths + 1)
@@ -55,7 +55,7 @@ def attention_loss(
     smoothing: float,
     is_length_normalized: bool,
 ) -> Attended:
-    """Cross entropy with label smoothing of every token and the end, counted in utterances or in tokens."""
+    """Cross entropy with label smoothing over all tokens and eos, normalized by utterances or by tokens."""
     ys_in, ys_out, ys_lengths = add_sos_eos(text, sos=sos, eos=eos)
     logits = decoder(encoded.out, encoded.lengths, ys_in, ys_lengths)
     mask = length_mask(ys_lengths, ys_in.size(1))
@@ -80,7 +80,7 @@ def add_sos_eos(text: Text, *, sos: int, eos: int) -> tuple[Tensor, Tensor, Tens
 
 @contextmanager
 def attention_kept(model: nn.Module) -> Iterator[Callable[[], dict[str, Tensor]]]:
-    """In evaluation mode, with every attention layer keeping its weights; what is yielded gives them by layer name."""
+    """Evaluation mode in which attention layers keep their weights. Yields a function that returns them by name."""
     keepers = {name: module for name, module in model.named_modules() if isinstance(module, KeepsAttention)}
     was_training = model.training
     model.eval()

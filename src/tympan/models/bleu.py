@@ -1,4 +1,4 @@
-"""BLEU of the validation pass, over characters as ESPnet2 counts it: a quick sign of progress, not a result to report.
+"""Character BLEU for validation, as in ESPnet2: it shows progress during training, and is not a score to report.
 
 `tympan.score.translation` scores translations with sacrebleu. This one needs no extra package and no decoding.
 """
@@ -24,7 +24,7 @@ class BleuCounter:
     """Mean BLEU of the utterances, in percent. Reads tensors on the host: for validation only.
 
     Differs from ESPnet2 on purpose. It takes the n-grams of a whole batch together, so that the value depends on the
-    batch; here each utterance has its own BLEU. Its BLEU of CTC lies between 0 and 1; here it is in percent too.
+    batch; here each utterance has its own BLEU. Its BLEU of CTC is between 0 and 1; here it is in percent too.
     """
 
     token_list: tuple[str, ...]
@@ -32,7 +32,7 @@ class BleuCounter:
     blank: str
 
     def count_attention(self, best: Tensor, text: Tensor, text_lengths: Tensor) -> Stat:
-        """Of the best token at each position, given the right ones before: best (batch, length)."""
+        """BLEU of the best token at each position, given the correct previous tokens: best (batch, length)."""
         rows = zip(best.tolist(), text.tolist(), text_lengths.tolist(), strict=True)
         pairs = [
             (self._text(ids[:length]).replace(self.blank, ""), self._text(ref[:length])) for ids, ref, length in rows
@@ -40,7 +40,7 @@ class BleuCounter:
         return self._mean(pairs, like=best)
 
     def count_ctc(self, best: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor) -> Stat:
-        """Of the best path: best (batch, time) tokens of frames. Spaces are left out."""
+        """BLEU of the best CTC path: best (batch, time) tokens of frames. Spaces are removed."""
         rows = zip(best.tolist(), lengths.tolist(), text.tolist(), text_lengths.tolist(), strict=True)
         pairs = [
             (self._visible([token for token, _ in groupby(path[:frames])]), self._visible(ref[:length]))

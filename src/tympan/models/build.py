@@ -1,4 +1,4 @@
-"""The model of a training configuration: which kind and family it is, and its builder."""
+"""Build the model of a training configuration: find its kind, family and builder."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ __all__ = ["FAMILIES", "SPEECH_KINDS", "build_asr_model", "build_lm", "speech_ki
 
 
 class Builder(Protocol):
-    """Builds an untrained model. `reads_statistics` false leaves `global_mvn` empty, for weights that bring them."""
+    """Builds an untrained model. `reads_statistics` false leaves `global_mvn` empty, to be filled by loaded weights."""
 
     def __call__(self, config: Any, *, reads_statistics: bool = True) -> nn.Module: ...
 
 
 FAMILIES: Mapping[str, Builder] = {}
-"""Builders of models that have a decoder of their own kind, by the option `decoder`. All others are hybrid."""
+"""Builders of models with a special decoder, by the option `decoder`. All others are hybrid."""
 
 
 def build_asr_model(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
-    """The model of `config`, a `tympan.models.speech_model.SpeechModel` unless it is of a class of the user's own.
+    """The model of `config`, a `tympan.models.speech_model.SpeechModel` unless its class is the user's own.
 
-    `reads_statistics` false leaves `global_mvn` empty, for weights that bring mean and deviation along.
+    `reads_statistics` false leaves `global_mvn` empty; the weights then contain mean and deviation.
     """
     build = FAMILIES.get(config.decoder or "", build_hybrid)
     return build(config, reads_statistics=reads_statistics)
@@ -48,7 +48,7 @@ class SpeechKind:
     builder: str
     """`module:function` of its builder."""
     marker: str | None = None
-    """An option that only configurations of this kind have; None is recognition, which all others are."""
+    """An option that only configurations of this kind have; None for recognition, the default kind."""
 
     @property
     def config_class(self) -> type[SpeechToTextConfig]:
@@ -69,5 +69,5 @@ SPEECH_KINDS = (
 
 
 def speech_kind(values: Mapping[str, Any]) -> SpeechKind:
-    """The kind of a saved configuration, by its options."""
+    """The kind of a saved configuration, determined from its options."""
     return next(kind for kind in SPEECH_KINDS if kind.marker is None or kind.marker in values)

@@ -15,9 +15,9 @@ from tympan.nn.full_precision import at_least_float32, full_precision
 
 
 class Ctc(nn.Module):
-    """`ctc_conf`. The loss is computed in float32 at least, whatever the model's precision.
+    """`ctc_conf`. The loss is computed in at least float32, independent of the model's precision.
 
-    Differs from ESPnet2 on purpose: dropout is off in evaluation.
+    Differs from ESPnet2 on purpose: dropout is disabled in evaluation.
     """
 
     def __init__(
@@ -36,13 +36,15 @@ class Ctc(nn.Module):
     ) -> None:
         super().__init__()
         if not reduce:
-            raise UserError("ctc_conf reduce: false gives one loss an utterance, which can't be trained on; use true")
+            raise UserError(
+                "ctc_conf reduce: false gives one loss per utterance, which training does not support; use true"
+            )
         self.ctc_lo = nn.Linear(encoder_output_size, vocab_size)
         self.dropout = Dropout(dropout_rate)
         self.zero_infinity = zero_infinity if ignore_nan_grad is None else ignore_nan_grad
 
     def forward(self, out: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor, *, blank_id: int = 0) -> Tensor:
-        """(batch,) losses. out (batch, time, size); text (batch, length), whatever beyond its lengths."""
+        """(batch,) losses. out (batch, time, size); text (batch, length) may have any value beyond its lengths."""
         logits = self.ctc_lo(self.dropout(out))
         with full_precision(logits):
             return ctc_loss(
@@ -59,7 +61,7 @@ class Ctc(nn.Module):
         return F.softmax(self.ctc_lo(out), dim=-1)
 
     def log_softmax(self, out: Tensor) -> Tensor:
-        """(batch, time, vocabulary) log posteriors, in float32 at least."""
+        """(batch, time, vocabulary) log posteriors, in at least float32."""
         return F.log_softmax(at_least_float32(self.ctc_lo(out)), dim=-1)
 
     def argmax(self, out: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""The CTC loss, cheaper on a CPU: its recursion and gradient look at the tokens of each transcript alone.
+"""A CTC loss that is faster on a CPU: recursion and gradient use only the tokens of each transcript.
 
 torch's gradient visits the whole vocabulary for every frame, in another memory order than the model's. But the loss
-depends on the logits through their normaliser and the few tokens of the transcript only:
+depends on the logits only through their normalizer and the few tokens of the transcript:
 d loss / d logits = softmax(logits) - posterior of the transcript's tokens (Graves et al. 2006, equation 16).
 """
 
@@ -38,7 +38,7 @@ class _CtcLoss(torch.autograd.Function):
         zero_infinity: bool,
     ) -> Tensor:
         log_probs = logits.log_softmax(-1)
-        tokens = F.pad(text, (1, 0), value=blank_id)  # (batch, 1 + length): an alphabet for each utterance
+        tokens = F.pad(text, (1, 0), value=blank_id)  # (batch, 1 + length): a separate vocabulary per utterance
         index = tokens.unsqueeze(1).expand(-1, logits.size(1), -1)
         with torch.enable_grad():
             small = log_probs.gather(2, index).detach().requires_grad_()
@@ -57,7 +57,7 @@ class _CtcLoss(torch.autograd.Function):
         is_counted = torch.arange(logits.size(1)) < lengths.unsqueeze(1)
         if zero_infinity:
             is_counted &= (losses.detach() != 0).unsqueeze(1) | grad_small.ne(0).any(2)
-        # torch's gradient is exp(log_probs) - posterior, as if its input were all of a softmax.
+        # torch's gradient is exp(log_probs) - posterior, as if its input were a complete softmax.
         posterior = (small.detach().exp() - grad_small) * is_counted.unsqueeze(-1)
         ctx.save_for_backward(log_probs, index, posterior, is_counted)
         return losses.detach()
@@ -72,5 +72,5 @@ class _CtcLoss(torch.autograd.Function):
 
 
 def _first_occurrence(text: Tensor) -> Tensor:
-    """(batch, length): where each token stands for the first time, so that equal tokens have equal ids."""
+    """(batch, length): the first position of each token, so that equal tokens have equal ids."""
     return (text.unsqueeze(2) == text.unsqueeze(1)).int().argmax(2)

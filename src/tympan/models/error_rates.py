@@ -1,4 +1,4 @@
-"""Character and word errors of the validation pass, as ESPnet2 counts them."""
+"""Character and word error rates during validation, counted as in ESPnet2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tympan.models.loss import Stat
 
 @dataclass(frozen=True)
 class ErrorCounter:
-    """Errors over reference length. Reads tensors on the host: for validation alone."""
+    """Errors divided by reference length. Reads tensors on the host: for validation only."""
 
     token_list: tuple[str, ...]
     space: str
@@ -36,7 +36,7 @@ class ErrorCounter:
         return _stat(errors, characters, best)
 
     def count_attention(self, best: Tensor, text: Tensor, text_lengths: Tensor) -> dict[str, Stat]:
-        """`cer` and `wer` of the best token at each position, given the right ones before: best (batch, length)."""
+        """`cer` and `wer` of the best token at each position, given the correct previous ones: best (batch, length)."""
         errors = {"cer": 0, "wer": 0}
         units = {"cer": 0, "wer": 0}
         for hypothesis, reference in zip(_cut(best, text_lengths), _cut(text, text_lengths), strict=True):

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
-    """The model of `config`, of the class that its option `model` names, initialised as `init` says."""
+    """Build the model of `config`, with the class of its option `model` and the initialization of `init`."""
     inputs = build_inputs(config, reads_statistics=reads_statistics)
     encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
     assert isinstance(config.token_list, list), "the caller reads a file of tokens"
@@ -63,9 +63,9 @@ def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn
 
 
 class HybridModel(nn.Module):
-    """`model: espnet`. Frontend, SpecAugment, normalisation, (preencoder,) encoder, then CTC and decoder.
+    """`model: espnet`. Frontend, SpecAugment, normalization, (preencoder,) encoder, then CTC and decoder.
 
-    `autocast_frontend` is accepted and changes nothing: features are always made in float32.
+    `autocast_frontend` is accepted but has no effect: features are always computed in float32.
     """
 
     searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon")
@@ -101,13 +101,16 @@ class HybridModel(nn.Module):
     ) -> None:
         super().__init__()
         if aux_ctc:
-            raise UserError("model_conf aux_ctc is not supported; leave it out")
+            raise UserError("model_conf aux_ctc is not supported; remove it")
         if transducer_multi_blank_durations:
-            raise UserError("model_conf transducer_multi_blank_durations needs a transducer, which Tympan has not yet")
+            raise UserError(
+                "model_conf transducer_multi_blank_durations needs a transducer, which Tympan does not support "
+                "yet; remove it"
+            )
         self.token_list = tuple(token_list)
         self.vocab_size = len(token_list)
         if sym_blank not in token_list:
-            raise UserError(f"the token list has no blank '{sym_blank}', which CTC needs (model_conf sym_blank)")
+            raise UserError(f"the token list does not contain the CTC blank '{sym_blank}' (model_conf sym_blank)")
         self.blank_id = self.token_list.index(sym_blank)
         self.sos = self.token_list.index(sym_sos) if sym_sos in token_list else self.vocab_size - 1
         self.eos = self.token_list.index(sym_eos) if sym_eos in token_list else self.vocab_size - 1
@@ -136,9 +139,11 @@ class HybridModel(nn.Module):
 
     def _check_weights(self) -> None:
         if not 0.0 <= self.ctc_weight <= 1.0:
-            raise UserError(f"model_conf ctc_weight must lie between 0 and 1, but it is {self.ctc_weight}")
+            raise UserError(f"model_conf ctc_weight must be between 0 and 1, but it is {self.ctc_weight}")
         if not 0.0 <= self.interctc_weight < 1.0:
-            raise UserError(f"model_conf interctc_weight must lie in [0, 1), but it is {self.interctc_weight}")
+            raise UserError(
+                f"model_conf interctc_weight must be at least 0 and below 1, but it is {self.interctc_weight}"
+            )
         if self.decoder is None and self.ctc_weight < 1.0:
             raise UserError(
                 f"ctc_weight is {self.ctc_weight}, so a decoder is needed; choose one, or set model_conf ctc_weight=1.0"
@@ -154,7 +159,7 @@ class HybridModel(nn.Module):
         text_lengths: Tensor,
         augment_seed: Tensor | None = None,
     ) -> Loss:
-        """The loss of a batch of at least one utterance. Text beyond its lengths may be anything."""
+        """The loss of a batch of at least one utterance. Text may have any value beyond its lengths."""
         encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
         given = Text.cut(text, text_lengths)
         terms: list[LossTerm] = []
@@ -166,10 +171,10 @@ class HybridModel(nn.Module):
         return with_total(terms, stats, count_of(speech.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
-        """Features and encoder. SpecAugment only while training: from `augment_seed` (batch,), or torch's generator."""
+        """Features and encoder. SpecAugment only in training, from `augment_seed` (batch,) or torch's generator."""
         features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
         if self.is_conditioned:
-            # Looked for once, in __init__: isinstance of a Protocol is slow, and torch.compile can't look into it.
+            # Checked once, in __init__: isinstance of a Protocol is slow, and torch.compile can't trace it.
             return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
         return self.encoder(features, lengths)
 
@@ -178,7 +183,7 @@ class HybridModel(nn.Module):
         return self.ctc is not None
 
     def ctc_log_posteriors(self, out: Tensor) -> Tensor:
-        """Encoder output (..., time, size) -> (..., time, V), in float32 at least."""
+        """Encoder output (..., time, size) -> (..., time, V), in at least float32."""
         assert self.ctc is not None
         return self.ctc.log_softmax(out)
 
@@ -187,16 +192,16 @@ class HybridModel(nn.Module):
         return self.decoder
 
     def set_precision(self, dtype: torch.dtype) -> None:
-        """Convert the weights; features are made and normalized in float32 at least."""
+        """Convert the weights; features are computed and normalized in at least float32."""
         set_precision(self, dtype, features=(self.frontend, self.normalize))
 
     @property
     def packs_batches(self) -> bool:
-        """Whether padding costs the encoder nothing on a CPU, so that utterances of any length go together."""
+        """Whether padding costs the encoder nothing on a CPU, so that a batch may mix utterances of any length."""
         return is_packable(self.encoder)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Encoder frames for so many samples (or feature frames), without running anything."""
+        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
         if self.frontend is not None:
             lengths = self.frontend.output_lengths(lengths)
         return self.encoder.output_lengths(lengths)
@@ -209,14 +214,14 @@ class HybridModel(nn.Module):
         text_lengths: Tensor | None = None,
         augment_seed: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Features before normalisation, for `--collect_stats`."""
+        """Features before normalization, for `--collect_stats`."""
         if not self.extract_feats_in_collect_stats or self.frontend is None:
             return {"feats": speech, "feats_lengths": speech_lengths}
         features, lengths = self.frontend(speech, speech_lengths)
         return {"feats": features, "feats_lengths": lengths}
 
     def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        """Recompute activations of the blocks in the backward pass, to save memory."""
         for part in (self.encoder, self.decoder):
             if isinstance(part, Recomputes):
                 part.set_grad_checkpointing(is_on)
@@ -225,7 +230,7 @@ class HybridModel(nn.Module):
     def attention_weights(
         self, speech: Tensor, speech_lengths: Tensor, text: Tensor, text_lengths: Tensor
     ) -> dict[str, Tensor]:
-        """By layer name: the attention of every layer, (batch, [heads,] queries, keys), of a forward in evaluation."""
+        """Attention weights by layer name, (batch, [heads,] queries, keys), of a forward pass in evaluation mode."""
         with attention_kept(self) as weights:
             encoded = self.encode(speech, speech_lengths)
             if self.decoder is not None:

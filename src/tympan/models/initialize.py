@@ -1,4 +1,4 @@
-"""First values of a model's parameters: ESPnet2's `--init`."""
+"""Initialization of a model's parameters: ESPnet2's `--init`."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _OWN_DEFAULT = (nn.Embedding, nn.LayerNorm, nn.GroupNorm, nn.BatchNorm1d)
 
 @runtime_checkable
 class ResetsItself(Protocol):
-    """A module with first values of its own, whichever the model's initialisation is."""
+    """A module with its own initialization, independent of the model's."""
 
     def reset_own_parameters(self) -> None: ...
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, kind: InitKind | None) -> None:
-    """Fill the parameters in place; `pytorch`, `none` and None keep what the layers chose when they were built.
+    """Initialize the parameters in place; `pytorch`, `none` and None keep the layers' own initialization.
 
-    Weights get the distribution, biases 0; embeddings and normalisation layers keep torch's default, and a module
-    with `reset_own_parameters` its own. ESPnet2 forgets batch normalisation here (and with `chainer` every
-    normalisation), whose weights then start at 0: not followed.
+    Weights are drawn from the distribution, biases are 0. Embeddings and normalization layers keep torch's default, and
+    modules with `reset_own_parameters` their own. Differs from ESPnet2, which here sets the weights of batch
+    normalization (with `chainer`, of all normalization layers) to 0.
     """
     if kind in (None, "pytorch", "none"):
         return
@@ -56,7 +56,7 @@ def initialize(model: nn.Module, kind: InitKind | None) -> None:
 
 
 def _open_forget_gates(module: nn.Module) -> None:
-    """Gates lie as input, forget, cell, output. A cell's recurrent bias stays 0, as in ESPnet2."""
+    """The order of the gates is input, forget, cell, output. A cell's recurrent bias stays 0, as in ESPnet2."""
     names = ["bias_ih"] if isinstance(module, nn.LSTMCell) else [n for n, _ in module.named_parameters() if "bias" in n]
     for name in names:
         bias = getattr(module, name)

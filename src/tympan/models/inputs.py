@@ -1,4 +1,4 @@
-"""The parts of a model in front of its encoder: built from a training configuration, and run. Every family has them."""
+"""The parts of a model before its encoder, shared by all families: built from a training configuration, and run."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Inputs:
     normalize: Normalizer | None
     preencoder: Preencoder | None
     size: int
-    """Values per frame that the encoder takes."""
+    """Number of values per frame of the encoder input."""
 
 
 def build_inputs(config: SpeechModelOptions, *, reads_statistics: bool = True) -> Inputs:
-    """`reads_statistics` false leaves `global_mvn` empty, for weights that bring mean and deviation along."""
+    """`reads_statistics` false leaves `global_mvn` empty; the weights then contain mean and deviation."""
     frontend = None
     if config.input_size is None:
         if config.frontend is None:
-            raise UserError("frontend is null, so --input_size must say how many values a frame of the features has")
+            raise UserError("frontend is null, so --input_size is required: the number of values per feature frame")
         frontend = choices.FRONTENDS.build(config.frontend, config.frontend_conf)
         size = frontend.output_size
     else:
@@ -50,7 +50,7 @@ def build_inputs(config: SpeechModelOptions, *, reads_statistics: bool = True) -
 
 
 class HasInputs(Protocol):
-    """A model with these parts in front of its encoder."""
+    """A model with these parts before its encoder."""
 
     @property
     def training(self) -> bool: ...
@@ -74,7 +74,7 @@ class HasInputs(Protocol):
 def prepare_features(
     model: HasInputs, speech: Tensor, lengths: Tensor, *, augment_seed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """What the encoder takes. SpecAugment only while training: from `augment_seed` (batch,), or torch's generator."""
+    """The encoder input. SpecAugment only in training: seeded by `augment_seed` (batch,), or torch's generator."""
     with full_precision(speech):
         features = speech
         if model.frontend is not None:
@@ -93,7 +93,7 @@ def prepare_features(
 
 
 def set_precision(model: nn.Module, dtype: torch.dtype, *, features: Iterable[object]) -> None:
-    """Convert the weights of a model; `features`, the parts that make and normalize them, stay in float32 at least."""
+    """Convert the weights of a model; the parts in `features` stay in at least float32."""
     model.to(dtype=dtype)
     for part in features:
         if isinstance(part, nn.Module) and dtype in (torch.float16, torch.bfloat16):
@@ -107,6 +107,8 @@ def _build_normalize(name: str, conf: dict[str, Any], size: int, reads_statistic
         if not reads_statistics:
             conf = {**conf, "stats_file": None}
         elif conf.get("stats_file") is None:
-            raise UserError("normalize: global_mvn needs normalize_conf stats_file, which --collect_stats true makes")
+            raise UserError(
+                "normalize: global_mvn needs normalize_conf stats_file, a file that --collect_stats true creates"
+            )
     normalize: Normalizer = choices.NORMALIZERS.build(name, conf, **sizes)
     return normalize

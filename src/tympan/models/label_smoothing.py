@@ -1,4 +1,4 @@
-"""Cross entropy against targets that leave a little probability to every other token."""
+"""Cross entropy with label smoothing."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tympan.nn.full_precision import at_least_float32
 def smoothed_loss(logits: Tensor, targets: Tensor, mask: Tensor, *, smoothing: float) -> Tensor:
     """The sum over all positions of `mask` of KL(smoothed target || softmax(logits)), in float32.
 
-    The target has 1 - smoothing, every other token smoothing / (vocabulary - 1) (Szegedy et al. 2016, with the
-    entropy of the target taken off, so that a perfect model has loss 0).
+    The target gets 1 - smoothing, every other token smoothing / (vocabulary - 1) (Szegedy et al. 2016, with the
+    entropy of the target subtracted, so that a perfect model has loss 0).
     logits (batch, length, vocabulary); targets, mask (batch, length).
     """
     vocabulary = logits.size(-1)

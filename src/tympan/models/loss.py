@@ -1,4 +1,4 @@
-"""What a model's forward returns: a loss as weighted sums, so that ranks and pieces add up exactly."""
+"""The result of a model's forward: a loss as weighted sums, so that ranks and micro-batches add up exactly."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class LossTerm:
     total: Tensor
     """Differentiable sum over the items (scalar)."""
     count: Tensor
-    """How many items: utterances, or tokens where the loss is normalised by length (scalar, no gradient)."""
+    """Number of items: utterances, or tokens if the loss is normalized by length (scalar, no gradient)."""
     weight: float = 1.0
 
 
 PERPLEXITY = "perplexity"
-"""Name of the statistic whose mean is a negative log-likelihood and is shown raised to the exponential."""
+"""Name of the statistic whose mean is a negative log-likelihood and which is reported as its exponential."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Stat:
 
 @dataclass(frozen=True)
 class Loss:
-    """The loss of a batch and what to report about it.
+    """The loss of a batch and the statistics to report.
 
-    Over ranks, counts are summed before dividing: N ranks then have the gradient of one.
+    Counts are summed over ranks before dividing, so that N ranks give the same gradient as one.
     """
 
     terms: tuple[LossTerm, ...]
@@ -44,17 +44,17 @@ class Loss:
 
     @property
     def value(self) -> Tensor:
-        """The loss of this batch alone."""
+        """The loss of only this batch."""
         return self.value_over(torch.stack([term.count for term in self.terms]))
 
     def value_over(self, counts: Tensor) -> Tensor:
-        """The share of these items in a loss whose counts (one for each term) are those of all ranks."""
+        """The contribution of these items to the global loss; `counts` (one per term) are over all ranks."""
         parts = [term.weight * term.total / count for term, count in zip(self.terms, counts, strict=True)]
         return torch.stack(parts).sum()
 
 
 def with_total(terms: Sequence[LossTerm], stats: Mapping[str, Stat], utterances: Tensor) -> Loss:
-    """Adds the statistic `loss`: the weighted sum of the terms, as a mean over utterances."""
+    """Add the statistic `loss`: the weighted sum of the terms, as a mean over utterances."""
     with torch.no_grad():
         parts = [term.weight * term.total / term.count.clamp(min=1.0) for term in terms]
         total = torch.stack(parts).sum() * utterances

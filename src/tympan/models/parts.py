@@ -1,11 +1,11 @@
-"""What a model asks of its parts: the contracts of frontends, encoders, decoders and language models.
+"""The interfaces of a model's parts: frontends, encoders, decoders and language models.
 
 All of them are Protocols: a class conforms by having these members, and inherits from `torch.nn.Module` only. Optional
-abilities (`ConditionsOnCtc`, `Packs`, `Recomputes`, `KeepsAttention`) are looked for with `isinstance`, when a model is
-built rather than in every step: such a check costs microseconds, and `torch.compile` can't look into it.
+abilities (`ConditionsOnCtc`, `Packs`, `Recomputes`, `KeepsAttention`) are checked with `isinstance`, when a model is
+built rather than in every step: such a check costs microseconds, and `torch.compile` can't trace it.
 
-Since Python 3.12 `isinstance` does not see what `nn.Module.__getattr__` finds: parameters, buffers and submodules. So
-the members are methods, properties and plain attributes. It looks for names only; the type checker compares signatures.
+Since Python 3.12 `isinstance` does not see parameters, buffers and submodules (`nn.Module.__getattr__`). So
+the members are methods, properties and plain attributes. It checks only names; the type checker compares signatures.
 
 Shapes: features (batch, time, size); lengths (batch,). In a search: U utterances, B beams, V vocabulary.
 """
@@ -24,7 +24,7 @@ from tympan.nn.beam_state import BeamState
 
 
 class Part(Protocol):
-    """What every part has because it is a `torch.nn.Module`."""
+    """The members that every part has as a `torch.nn.Module`."""
 
     training: bool
 
@@ -50,10 +50,10 @@ class Frontend(Part, Protocol):
 
 
 class Augmenter(Part, Protocol):
-    """Random changes of the features while training: `--specaug`."""
+    """Random changes of the features during training: `--specaug`."""
 
     def forward(self, features: Tensor, lengths: Tensor, seeds: Tensor | None = None, /) -> Tensor:
-        """Changed features of the same shape. What changes follows from the seeds (batch,), or torch's generator."""
+        """Changed features of the same shape. Random choices depend on the seeds (batch,), or on torch's generator."""
         ...
 
     def __call__(self, features: Tensor, lengths: Tensor, seeds: Tensor | None = None, /) -> Tensor: ...
@@ -71,7 +71,7 @@ class Normalizer(Part, Protocol):
 
 @runtime_checkable
 class Preencoder(Part, Protocol):
-    """A change of every frame in front of the encoder: `--preencoder`."""
+    """A transformation of every frame before the encoder: `--preencoder`."""
 
     output_size: int
 
@@ -84,13 +84,13 @@ class Preencoder(Part, Protocol):
 
 @runtime_checkable
 class Encoder(Part, Protocol):
-    """From features to the frames that CTC and the decoder read: `--encoder`.
+    """From features to the frames that CTC and the decoder use: `--encoder`.
 
     - `__init__` takes `input_size`, the number of values per frame, which the builder knows. Its other parameters are
       the keys and defaults of `encoder_conf`. It has no `**kwargs`.
-    - The output of an utterance must not depend on the padding: it is the same alone and in any batch.
-    - Utterances of length 0 occur, and then have 0 frames. Output frames beyond the lengths may have any value.
-    - Leave the device and the precision to the caller: new tensors take both from an input.
+    - The output of an utterance must not depend on the padding: it is the same by itself and in any batch.
+    - Utterances of length 0 can occur and have 0 frames. Output frames beyond the lengths may have any value.
+    - The caller chooses device and precision: create new tensors with the device and dtype of an input.
 
     A complete encoder, which stacks pairs of frames. In `my_package/enc.py` it is used with
     `--encoder my_package.enc:MyEncoder --encoder_conf output_size=128`:
@@ -132,7 +132,7 @@ class Encoder(Part, Protocol):
 
 
 class StepDecoder(Protocol):
-    """What a search asks of a decoder: one token after the other, for many hypotheses at once."""
+    """The interface of a decoder for a search: one step per token, for many hypotheses at once."""
 
     def start(self, memory: Tensor, memory_lengths: Tensor, beams: int, /) -> BeamState:
         """The state before the first token. Memory (U, frames, size) is the encoder's output."""
@@ -148,7 +148,7 @@ class StepDecoder(Protocol):
 
 @runtime_checkable
 class Decoder(StepDecoder, Part, Protocol):
-    """From the encoder's output and the tokens so far to the next token: `--decoder`. It trains and it searches.
+    """From the encoder's output and the tokens so far to the next token: `--decoder`. Used in training and search.
 
     `__init__` takes `vocab_size` and `encoder_output_size`, which the builder knows.
     """
@@ -162,7 +162,7 @@ class Decoder(StepDecoder, Part, Protocol):
 
 @runtime_checkable
 class NextTokenModel(Part, Protocol):
-    """The network of a language model: `--lm`. It trains on whole sentences and searches step by step.
+    """The network of a language model: `--lm`. It is trained on whole sentences and searched step by step.
 
     `__init__` takes `vocab_size`, which the builder knows.
     """
@@ -184,7 +184,7 @@ class NextTokenModel(Part, Protocol):
 
 @runtime_checkable
 class ConditionsOnCtc(Protocol):
-    """An encoder whose layers can read CTC's posteriors of earlier layers (Nozaki and Komatsu 2021).
+    """An encoder whose layers can use the CTC posteriors of earlier layers (Nozaki and Komatsu 2021).
 
     It is called with the CTC as a third argument when `interctc_use_conditioning` is true.
     """
@@ -192,7 +192,7 @@ class ConditionsOnCtc(Protocol):
     interctc_use_conditioning: bool
 
     def add_conditioning(self, vocab_size: int, /) -> None:
-        """Create the layer that takes the posteriors. Call it once, before training or loading weights."""
+        """Create the layer that projects the posteriors. Call it once, before training or loading weights."""
         ...
 
     def __call__(self, features: Tensor, lengths: Tensor, ctc: Ctc | None, /) -> EncoderOutput: ...
@@ -200,17 +200,17 @@ class ConditionsOnCtc(Protocol):
 
 @runtime_checkable
 class Packs(Protocol):
-    """An encoder that can take utterances behind one another on a CPU, so that padding costs nothing."""
+    """An encoder that can process concatenated utterances on a CPU, so that padding costs nothing."""
 
     @property
     def packs_batches(self) -> bool:
-        """Whether it does so with its options."""
+        """Whether its options allow this."""
         ...
 
 
 @runtime_checkable
 class Recomputes(Protocol):
-    """A part that can compute inner values again in the backward pass, to save memory."""
+    """A part that can recompute activations in the backward pass, to save memory."""
 
     def set_grad_checkpointing(self, is_on: bool, /) -> None: ...
 
@@ -221,11 +221,11 @@ class KeepsAttention(Protocol):
 
     keep_weights: bool
     weights: Tensor | None
-    """Of the last forward: (batch, [heads,] queries, keys)."""
+    """The weights of the last forward pass: (batch, [heads,] queries, keys)."""
 
 
 if TYPE_CHECKING:
-    # Registered classes are chosen by name, so that nothing else shows the type checker that they conform.
+    # Registered classes are chosen by name, so only these assignments let the type checker verify that they conform.
     from tympan.features.frontend import DefaultFrontend
     from tympan.features.mvn import GlobalMvn, UtteranceMvn
     from tympan.features.specaug import SpecAug

@@ -1,4 +1,4 @@
-"""Between features and encoder."""
+"""Layers between features and encoder."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What training and decoding ask of a model that recognizes speech, whatever its family.
+"""The interface of a speech model for training and decoding, independent of its family.
 
 The hybrid CTC/attention model is one implementation (`tympan.models.hybrid`). Another family is a module with a class
-like this, a builder beside it, a line in `tympan.models.build.FAMILIES`, and the searches that it names.
+like this, a builder next to it, a line in `tympan.models.build.FAMILIES`, and the searches that it names.
 
 Optional abilities are Protocols too: `HasDecoder` here, those that training uses in `tympan.models.abilities`, and
 `Packs` (`packs_batches`: padding costs the encoder nothing on a CPU) in `tympan.models.parts`. Ask for them with
@@ -43,12 +43,12 @@ class SpeechModel(Part, Protocol):
         ...
 
     def output_lengths(self, lengths: Tensor, /) -> Tensor:
-        """Number of encoder frames for a number of samples (or feature frames), without running anything."""
+        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
         ...
 
     @property
     def has_ctc(self) -> bool:
-        """Whether `ctc_log_posteriors` can be asked: CTC searches, times and confidences need it."""
+        """Whether `ctc_log_posteriors` is available: CTC searches, times and confidences need it."""
         ...
 
     def ctc_log_posteriors(self, out: Tensor, /) -> Tensor:
@@ -56,22 +56,22 @@ class SpeechModel(Part, Protocol):
         ...
 
     def set_precision(self, dtype: torch.dtype, /) -> None:
-        """Convert the weights. What makes and normalizes features stays in float32 at least."""
+        """Convert the weights. The parts that compute and normalize features stay in at least float32."""
         ...
 
 
 @runtime_checkable
 class HasDecoder(Protocol):
-    """A model with an attention decoder, which a search leads token by token."""
+    """A model with an attention decoder, which a search runs token by token."""
 
     @property
     def step_decoder(self) -> StepDecoder | None:
-        """None where this model was trained without one."""
+        """None if this model was trained without one."""
         ...
 
 
 if TYPE_CHECKING:
-    # Models are chosen by name, so that nothing else shows the type checker that they conform.
+    # Models are chosen by name, so only this assignment lets the type checker verify that they conform.
     from tympan.models.hybrid import HybridModel
     from tympan.models.st import StModel
 

@@ -1,4 +1,4 @@
-"""The speech translation model: one encoder, a decoder (and CTC) for the target language, helper tasks for the source.
+"""The speech translation model: encoder, target-language decoder (and CTC), auxiliary tasks on the source language.
 
 Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); text, src_text (batch, length).
 """
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Task:
-    """One summand of the loss: the weight of the task and its terms, whose weights hold within the task."""
+    """One task of the loss: its weight and its terms, whose weights are relative to the task."""
 
     name: str
     weight: float
@@ -55,9 +55,9 @@ class StModel(nn.Module):
     - recognition, weight asr_weight: `extra_asr_decoder`, with `mtlalpha` of CTC (`ctc`), from `src_text`;
     - translation of text, weight mt_weight squared as in ESPnet2: `extra_mt_encoder` of `src_text`, and `decoder`.
 
-    With `hier_encoder`, recognition sees the first encoder's output and translation the second's. `extra_mt_decoder`
-    has weights and is not used, as in ESPnet2. `ignore_id` and `tgt_ignore_id` are accepted and change nothing: the
-    lengths say where a text ends.
+    With `hier_encoder`, recognition uses the first encoder's output and translation the second's. `extra_mt_decoder`
+    has weights but is not used, as in ESPnet2. `ignore_id` and `tgt_ignore_id` are accepted but have no effect: the
+    lengths define where a text ends.
     """
 
     searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore")
@@ -153,7 +153,7 @@ class StModel(nn.Module):
         }
         for name, value in weights.items():
             if not 0.0 <= value <= 1.0:
-                raise UserError(f"model_conf {name} must lie between 0 and 1, but it is {value}")
+                raise UserError(f"model_conf {name} must be between 0 and 1, but it is {value}")
         if self.asr_weight + self.mt_weight >= 1.0:
             raise UserError(
                 f"model_conf asr_weight {self.asr_weight} and mt_weight {self.mt_weight} leave no weight for the "
@@ -185,7 +185,9 @@ class StModel(nn.Module):
             (self.ctc, self.src_token_list, sym_blank, "src_token_list lacks sym_blank"),
         ):
             if ctc is not None and blank not in tokens:
-                raise UserError(f"{option} '{blank}', which CTC needs; add it to the tokens or name it in model_conf")
+                raise UserError(
+                    f"{option} '{blank}', the CTC blank; add it to the tokens, or set the right name in model_conf"
+                )
 
     def forward(
         self,
@@ -197,7 +199,7 @@ class StModel(nn.Module):
         src_text_lengths: Tensor | None = None,
         augment_seed: Tensor | None = None,
     ) -> Loss:
-        """The loss of a batch of at least one utterance. Text beyond its lengths may be anything.
+        """The loss of a batch of at least one utterance. Text may have any value beyond its lengths.
 
         `src_text` is needed if `asr_weight` or `mt_weight` is above 0.
         """
@@ -214,16 +216,16 @@ class StModel(nn.Module):
         return _sum(tasks, stats, count_of(speech.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
-        """What the translation's decoder and CTC see. SpecAugment only while training."""
+        """The input of the translation decoder and CTC. SpecAugment only in training."""
         return self._encode(speech, speech_lengths, augment_seed)[1]
 
     @property
     def has_ctc(self) -> bool:
-        """Whether the target language has CTC; `ctc` is the source language's, and serves training only."""
+        """Whether the target language has CTC; `ctc` is for the source language and used only in training."""
         return self.st_ctc is not None
 
     def ctc_log_posteriors(self, out: Tensor) -> Tensor:
-        """Encoder output (..., time, size) -> (..., time, V) of the target language, in float32 at least."""
+        """Encoder output (..., time, size) -> (..., time, V) of the target language, in at least float32."""
         assert self.st_ctc is not None
         return self.st_ctc.log_softmax(out)
 
@@ -232,16 +234,16 @@ class StModel(nn.Module):
         return self.decoder
 
     def set_precision(self, dtype: torch.dtype) -> None:
-        """Convert the weights; features are made and normalized in float32 at least."""
+        """Convert the weights; features are computed and normalized in at least float32."""
         set_precision(self, dtype, features=(self.frontend, self.normalize))
 
     @property
     def packs_batches(self) -> bool:
-        """Whether padding costs the encoders nothing on a CPU, so that utterances of any length go together."""
+        """Whether padding costs the encoders nothing on a CPU, so that a batch may mix utterances of any length."""
         return is_packable(self.encoder) and (self.hier_encoder is None or is_packable(self.hier_encoder))
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Encoder frames for so many samples (or feature frames), without running anything."""
+        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
         for part in (self.frontend, self.encoder, self.hier_encoder):
             if part is not None:
                 lengths = part.output_lengths(lengths)
@@ -257,14 +259,14 @@ class StModel(nn.Module):
         src_text_lengths: Tensor | None = None,
         augment_seed: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Features before normalisation, for `--collect_stats`."""
+        """Features before normalization, for `--collect_stats`."""
         if not self.extract_feats_in_collect_stats or self.frontend is None:
             return {"feats": speech, "feats_lengths": speech_lengths}
         features, lengths = self.frontend(speech, speech_lengths)
         return {"feats": features, "feats_lengths": lengths}
 
     def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        """Recompute activations of the blocks in the backward pass, to save memory."""
         parts = (self.encoder, self.hier_encoder, self.decoder, self.extra_asr_decoder, self.extra_mt_encoder)
         for part in parts:
             if isinstance(part, Recomputes):
@@ -280,9 +282,9 @@ class StModel(nn.Module):
         src_text: Tensor | None = None,
         src_text_lengths: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """By layer name: the attention of every layer, (batch, [heads,] queries, keys), of a forward in evaluation.
+        """Attention weights by layer name, (batch, [heads,] queries, keys), of a forward pass in evaluation mode.
 
-        The recogniser's decoder is left out where there is no `src_text`.
+        The recognition decoder is skipped if there is no `src_text`.
         """
         with attention_kept(self) as weights:
             first, encoded = self._encode(speech, speech_lengths, None)
@@ -296,7 +298,7 @@ class StModel(nn.Module):
     def _encode(
         self, speech: Tensor, lengths: Tensor, augment_seed: Tensor | None
     ) -> tuple[EncoderOutput, EncoderOutput]:
-        """What recognition sees, and what translation sees: the same without `hier_encoder`."""
+        """The encoder outputs for recognition and for translation; the same without `hier_encoder`."""
         features, lengths = prepare_features(self, speech, lengths, augment_seed=augment_seed)
         first = self.encoder(features, lengths)
         if self.hier_encoder is None:
@@ -354,7 +356,7 @@ class StModel(nn.Module):
         encoded = self.extra_mt_encoder(source.ids.clamp(min=0), source.lengths)
         found = self._attend(self.decoder, encoded, target)
         stats["acc_mt"] = found.accuracy
-        # ESPnet2 weights this loss twice.
+        # ESPnet2 applies this weight twice.
         return [LossTerm(found.total, found.count, self.mt_weight)]
 
     def _ctc_term(self, ctc: Ctc, encoded: EncoderOutput, text: Text, *, blank_id: int) -> LossTerm:
@@ -362,7 +364,7 @@ class StModel(nn.Module):
         return LossTerm(total, count_of(text.ids.size(0), encoded.out))
 
     def _target(self, text: Tensor, lengths: Tensor) -> Text:
-        """Begins with the language token, if the model has one: for CTC too, unlike in recognition."""
+        """The text begins with the language token, if the model has one; also for CTC, unlike in recognition."""
         return Text.cut(text, lengths).after(self.lang_token_id)
 
     def _attend(self, decoder: Decoder, encoded: EncoderOutput, text: Text) -> Attended:
@@ -384,9 +386,9 @@ class StModel(nn.Module):
 
 
 def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> StModel:
-    """The model of a configuration with the fields of `st_train`, initialised as `config.init` says.
+    """Build the model of a configuration of `st_train`, with the initialization of `config.init`.
 
-    `reads_statistics` false leaves `global_mvn` empty, for weights that bring mean and deviation along.
+    `reads_statistics` false leaves `global_mvn` empty; the weights then contain mean and deviation.
     """
     _check_supported(config)
     inputs = build_inputs(config, reads_statistics=reads_statistics)
@@ -426,7 +428,7 @@ def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> S
 
 
 def _check_supported(config: StTrainConfig) -> None:
-    """Intermediate CTC has no meaning here: whose language would it be?"""
+    """Reject intermediate CTC: it is not defined for two languages."""
     confs = {
         "encoder_conf": config.encoder_conf,
         "hier_encoder_conf": config.hier_encoder_conf,
@@ -434,7 +436,9 @@ def _check_supported(config: StTrainConfig) -> None:
     }
     for name, conf in confs.items():
         if conf.get("interctc_layer_idx") or conf.get("interctc_use_conditioning"):
-            raise UserError(f"{name} interctc_*: the translation model has no intermediate CTC; leave these keys out")
+            raise UserError(
+                f"{name} interctc_*: the translation model does not support intermediate CTC; remove these keys"
+            )
 
 
 def _build_decoder(name: str | None, conf: Mapping[str, Any], sizes: Mapping[str, int]) -> Decoder | None:
@@ -447,7 +451,7 @@ def _build_text_encoder(config: StTrainConfig, vocab_size: int) -> Encoder | Non
         return None
     conf = config.extra_mt_encoder_conf
     if conf.get("input_layer") != "embed":
-        raise UserError("extra_mt_encoder takes tokens; set extra_mt_encoder_conf input_layer=embed")
+        raise UserError("the input of extra_mt_encoder is tokens; set extra_mt_encoder_conf input_layer=embed")
     encoder: Encoder = choices.ENCODERS.build(config.extra_mt_encoder, conf, input_size=vocab_size)
     return encoder
 

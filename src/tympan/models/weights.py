@@ -1,4 +1,4 @@
-"""Reading weights, without running anything that a file may hold."""
+"""Read weights safely, without running code from the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tympan.errors import UserError
 
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:
-    """The state dict of a safetensors file or of one that torch wrote, on the CPU.
+    """The state dict of a safetensors or torch file, on the CPU.
 
     A checkpoint of ESPnet2 or Tympan (`{"model": state dict, ...}`) gives its model.
     """
@@ -25,24 +25,24 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
-        raise UserError(f"{path}: does not hold weights (a mapping of names to tensors)")
+        raise UserError(f"{path}: does not contain weights (a mapping of names to tensors)")
     return {_today(name): tensor for name, tensor in content.items()}
 
 
 def fill_weights(
     model: nn.Module, weights: dict[str, Tensor], weights_path: str | Path, config_path: str | Path
 ) -> None:
-    """Load the weights; what does not fit is told by name and shape."""
+    """Load the weights; mismatches are reported by name and shape."""
     own = model.state_dict()
     missing = sorted(own.keys() - weights.keys())
     extra = sorted(weights.keys() - own.keys())
     shapes = [
-        f"{name} is {tuple(weights[name].shape)} in the file, {tuple(own[name].shape)} in the model"
+        f"{name} is {tuple(weights[name].shape)} in the file, but {tuple(own[name].shape)} in the model"
         for name in sorted(own.keys() & weights.keys())
         if weights[name].shape != own[name].shape
     ]
     if missing or extra or shapes:
-        lines = [f"{weights_path}: these weights are not of the model in {config_path}:"]
+        lines = [f"{weights_path}: these weights do not match the model in {config_path}:"]
         lines += [f"  missing: {_some(missing)}"] * bool(missing)
         lines += [f"  unknown: {_some(extra)}"] * bool(extra)
         lines += [f"  {line}" for line in shapes[:5]]
@@ -71,7 +71,8 @@ def _load_torch(path: Path) -> object:
         return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise UserError(
-            f"{path}: holds more than tensors: reading it could run code; save its state dict alone, or as safetensors"
+            f"{path}: contains more than tensors, so reading it could run code; save only its state dict, or use "
+            "safetensors"
         ) from None
     except (RuntimeError, EOFError, OSError, ValueError, LookupError) as error:
         raise UserError(f"{path}: not a readable weights file ({error})") from None

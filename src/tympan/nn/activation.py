@@ -17,5 +17,5 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def get_activation(name: str) -> nn.Module:
-    """The module of a name; the callers' signatures say which names they take."""
+    """The activation module with this name; the signatures of the callers list the allowed names."""
     return ACTIVATIONS[name]()

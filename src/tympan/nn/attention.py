@@ -21,26 +21,26 @@ from tympan.nn.layer_norm import LayerNorm
 
 @dataclass(frozen=True)
 class SelfAttentionContext:
-    """What all layers of an encoder share."""
+    """Inputs shared by all layers of an encoder."""
 
     bias: Tensor
-    """(batch, 1, 1, time): 0 for frames that hold data, very negative for padding."""
+    """(batch, 1, 1, time): 0 for valid frames, very negative for padding."""
     table: Tensor | None = None
     """(positions, size): sinusoids, for relative attention."""
     lengths: Tensor | None = None
-    """(batch,): frames of each utterance, for legacy relative attention."""
+    """(batch,): number of frames of each utterance, for legacy relative attention."""
     max_len: int = 0
-    """Where the legacy table begins to count down, unless an input is longer."""
+    """The position at which the legacy table starts to count down, unless an input is longer."""
     spans: tuple[tuple[int, int], ...] | None = None
-    """First frame of each utterance and the one behind its last, where a batch of one holds several and nothing else.
-    Not for legacy."""
+    """First and end frame of each utterance, if a batch of one contains several concatenated utterances.
+    Not for legacy attention."""
 
 
 class MultiHeadedAttention(nn.Module):
     """Scaled dot-product attention with `heads` heads."""
 
     NOT_FROZEN = ("linear_q", "linear_k", "linear_v")
-    """Which of them go together shows when they are used."""
+    """Projections are frozen on first use, because only then is known which of them can be combined."""
 
     def __init__(self, heads: int, size: int, dropout_rate: float, *, qk_norm: bool = False) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class MultiHeadedAttention(nn.Module):
         self._frozen: dict[str, FrozenLinear] | None = None
 
     def freeze(self) -> None:
-        """The projections stay as they are from now on."""
+        """The projection weights no longer change from now on."""
         self._frozen = self._frozen or {}
 
     def forward(self, x: Tensor, context: SelfAttentionContext) -> Tensor:
@@ -93,7 +93,7 @@ class MultiHeadedAttention(nn.Module):
         return self.k_norm(self.split_heads(k)), self.split_heads(v)
 
     def project_step(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of one token: its query split into heads, its key and value (batch, 1, size) as a cache holds them."""
+        """For one token: its query split into heads, and its key and value (batch, 1, size) for the cache."""
         q, k, v = self._project_all(x)
         return self.q_norm(q), self.k_norm(k).transpose(1, 2).flatten(2), v.transpose(1, 2).flatten(2)
 
@@ -122,7 +122,7 @@ class MultiHeadedAttention(nn.Module):
         return q, k, v
 
     def _project(self, x: Tensor, names: str) -> Tensor:
-        """Queries, keys or values, or several of them behind one another, by one product."""
+        """Queries, keys or values, or several of them concatenated, from one matrix product."""
         linears: list[nn.Linear] = [getattr(self, f"linear_{name}") for name in names]
         if self._frozen is None:
             if len(linears) > 1:
@@ -149,10 +149,10 @@ class MultiHeadedAttention(nn.Module):
 
 
 class RelPositionMultiHeadedAttention(MultiHeadedAttention):
-    """Scores depend on content and on the distance of query and key."""
+    """Scores depend on the content and on the distance between query and key."""
 
     IS_TABLE_CENTERED = True
-    """The table of a short input lies in the middle of a longer one's."""
+    """The table of a shorter input is the middle part of the table of a longer one."""
 
     def __init__(self, heads: int, size: int, dropout_rate: float, *, zero_triu: bool = False) -> None:
         super().__init__(heads, size, dropout_rate)
@@ -208,7 +208,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
         return joined
 
     def _project_table(self, table: Tensor) -> Tensor:
-        """(heads, head size, positions). The longest one is kept as soon as the projection stays as it is."""
+        """(heads, head size, positions). Once the projection is frozen, the longest table is cached."""
         if self._frozen is None or not self.IS_TABLE_CENTERED:
             return self._project_positions(table)
         if self._projected_table is None or self._projected_table.size(2) < len(table):
@@ -222,7 +222,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
     def _by_position(self, queries: Tensor, table: Tensor, context: SelfAttentionContext) -> Tensor:
         """(heads, batch, time, time): every query against the position of every key.
 
-        The table is the same for all utterances: one product a head, not one an utterance and head.
+        The table is the same for all utterances: one product per head instead of one per utterance and head.
         """
         batch, time, _ = queries.shape
         queries = queries.reshape(batch * time, self.heads, self.head_size).transpose(0, 1)
@@ -238,7 +238,7 @@ class RelPositionMultiHeadedAttention(MultiHeadedAttention):
 
 
 class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
-    """ESPnet's first relative attention: what lies after the query gets the scores of the next query's early columns.
+    """ESPnet's first relative attention: keys after the query get the scores of the next query's first columns.
 
     Its shift depends on the length of the input. Here that is the length of each utterance, not of the padded batch,
     so that padding changes nothing.
@@ -255,7 +255,7 @@ class LegacyRelPositionMultiHeadedAttention(RelPositionMultiHeadedAttention):
         query = torch.arange(time, device=scores.device).unsqueeze(1)
         key = torch.arange(time, device=scores.device)
         lengths = context.lengths.view(-1, 1, 1)
-        # The table counts down from the longest input; a shorter one has its own beginning in it.
+        # The table counts down from the longest input; a shorter input starts further inside it.
         first = max(context.max_len, time) - lengths.clamp(min=context.max_len)
         past = query * time + (lengths - 1 - query + key)
         future = (query + 1) * time + (key - query - 2)

@@ -1,4 +1,4 @@
-"""Batch normalisation whose statistics leave padding out."""
+"""Batch normalization whose statistics exclude padding."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tympan.nn.full_precision import at_least_float32
 
 
 class MaskedBatchNorm1d(nn.BatchNorm1d):
-    """torch's BatchNorm1d (names of the state dict too) over the frames of a mask, for x (batch, time, channels).
+    """torch's BatchNorm1d (with the same state dict) over the frames of a mask, for x (batch, time, channels).
 
-    `reduce` is a differentiable sum over ranks, set by whoever trains on several; None is one process.
+    `reduce` is a differentiable sum over ranks, set by distributed training; None with one process.
     A rank without any frame takes part with zeros.
     """
 
@@ -24,7 +24,7 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         self.is_updating = True
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
-        """mask: (batch, time), True for frames that hold data."""
+        """mask: (batch, time), True for valid frames."""
         mean, variance = self._statistics(x, mask) if self.training else (self.running_mean, self.running_var)
         assert mean is not None
         assert variance is not None
@@ -35,7 +35,7 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
     def _statistics(self, x: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and variance over all ranks, from one reduction.
 
-        Sums are taken around the running mean, so that the variance does not vanish in rounding.
+        Sums are taken relative to the running mean, so that the variance is not lost to rounding.
         """
         assert self.running_mean is not None
         center = at_least_float32(self.running_mean)
@@ -60,7 +60,7 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         self.num_batches_tracked.add_(1)
         momentum = (0.0 if self.momentum is None else self.momentum) * (count > 0)
         unbiased = variance * (count / (count - 1.0).clamp(min=1.0))
-        # A step that is skipped because it is not finite must not stay behind in the statistics.
+        # A step that is skipped because of non-finite values must not change the statistics.
         mean = torch.where(mean.isfinite(), mean, self.running_mean)
         unbiased = torch.where(unbiased.isfinite(), unbiased, self.running_var)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
@@ -69,7 +69,7 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Inside, the running statistics of `module` stay: for a second forward of the same batch."""
+    """Do not update the running statistics of `module` in this context: for a second forward of the same batch."""
     norms = [child for child in module.modules() if isinstance(child, MaskedBatchNorm1d)]
     for norm in norms:
         norm.is_updating = False

@@ -1,4 +1,4 @@
-"""State of a batched beam search step: tensors that follow the hypotheses around."""
+"""State of a batched beam search step: tensors that are reordered together with the hypotheses."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import Tensor
 S = TypeVar("S", bound="BeamState")
 Item = Union[Tensor, "BeamState"]
 Value = Union[Item, None, "list[Value]", "tuple[Value, ...]"]
-"""What a field holds that follows utterances or beams."""
+"""The value of a field that is reordered with utterances or beams."""
 
 PER_UTTERANCE = {"per": "utterance"}
 """Field metadata: the tensor is (utterances, ...), shared by the beams; unmarked ones are (utterances, beams, ...)."""
 STATIC = {"per": "static"}
-"""Field metadata: the value follows neither utterances nor beams."""
+"""Field metadata: the value does not depend on utterances or beams."""
 
 
 @dataclass(frozen=True)
 class BeamState:
     """Base of every scorer's state. Subclasses are frozen dataclasses whose fields are tensors, other states,
-    lists/tuples of tensors, None, or (marked `field(metadata=STATIC)`) anything that follows neither utterances nor
+    lists/tuples of tensors, None, or (marked `field(metadata=STATIC)`) anything that does not depend on utterances or
     beams.
     """
 
@@ -36,7 +36,7 @@ class BeamState:
         return self._map(chosen, per_utterance=None)
 
     def keep(self: S, utterances: Tensor) -> S:
-        """Only these utterances go on (indices into the first axis)."""
+        """Keep only these utterances (indices into the first axis)."""
 
         def chosen(item: Item) -> Item:
             return item.keep(utterances) if isinstance(item, BeamState) else item.index_select(0, utterances)

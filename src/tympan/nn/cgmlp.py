@@ -43,7 +43,7 @@ class ConvolutionalGatingMLP(nn.Module):
 
 
 class ConvolutionalSpatialGatingUnit(nn.Module):
-    """One half of the channels, multiplied by the other half after a convolution over time."""
+    """One half of the channels, multiplied by the other half, which passes a convolution over time."""
 
     def __init__(
         self, size: int, kernel_size: int, dropout_rate: float, *, use_linear_after_conv: bool, gate_activation: str
@@ -57,7 +57,7 @@ class ConvolutionalSpatialGatingUnit(nn.Module):
         self.dropout = Dropout(dropout_rate)
 
     def reset_own_parameters(self) -> None:
-        """Gates start near 1, whichever the model's initialisation is."""
+        """Initialize the gates near 1, independent of the model's initialization."""
         for layer in (self.conv, self.linear):
             if layer is not None:
                 nn.init.normal_(layer.weight, std=1e-6)

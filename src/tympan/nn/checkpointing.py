@@ -1,4 +1,4 @@
-"""Trading time for memory: a layer's inner values are computed again in the backward pass."""
+"""Activation checkpointing: recompute a layer's activations in the backward pass, to save memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tympan.nn.batch_norm import frozen_statistics
 
 
 def call_layer(layer: nn.Module, *args: object, is_checkpointed: bool) -> Any:
-    """`layer(*args)`; if checkpointed, with the same random numbers and untouched statistics when computed again."""
+    """`layer(*args)`. If checkpointed, the recomputation uses the same random numbers and updates no statistics."""
     if not is_checkpointed:
         return layer(*args)
     return checkpoint(layer, *args, use_reentrant=False, context_fn=lambda: (nullcontext(), frozen_statistics(layer)))

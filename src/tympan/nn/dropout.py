@@ -1,11 +1,12 @@
-"""Dropout that is cheap on a CPU.
+"""Dropout that is fast on a CPU.
 
-torch draws one Bernoulli variable an element there, in one thread: more time than the matrix product before it.
-Here every 64-bit draw of the same generator decides eight elements, with 8 bits each: a "level" of 256. A rate that is
-no multiple of 1/256 lies between two; which of them a call takes is drawn so that the mean is exact, and what is kept
-is scaled by that call's rate, so that the expectation is kept too. The masks follow from torch's generator and its
-state alone (`torch.manual_seed`, `get_rng_state`), but are others than `torch.nn.functional.dropout` would draw.
-Other devices have a parallel generator of their own and use torch's dropout; so does `torch.compile`, which fuses it.
+There torch draws one Bernoulli variable per element in one thread, which is slower than the preceding matrix product.
+Here every 64-bit draw of the same generator decides eight elements, with 8 bits each: one of 256 "levels". If the rate
+is not a multiple of 1/256, each call randomly uses the level above or below it, so that the mean rate is exact. Kept
+elements are scaled by the rate of that call, so that the expectation is exact too. The masks depend only on torch's
+generator (`torch.manual_seed`, `get_rng_state`), but differ from those of `torch.nn.functional.dropout`.
+
+Other devices have a parallel generator and use torch's dropout; so does `torch.compile`, which fuses it.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from tympan.nn.typed_torch import Context, run_function
 
 
 class Dropout(nn.Module):
-    """Zeroes a share `p` of the elements while training, and scales the others by 1 / (1 - p)."""
+    """Zero a fraction `p` of the elements during training, and scale the others by 1 / (1 - p)."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         if not 0.0 <= p <= 1.0:
-            raise ValueError(f"a dropout rate lies between 0 and 1, not {p}")
+            raise ValueError(f"the dropout rate must be between 0 and 1, but it is {p}")
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ class Dropout(nn.Module):
 
 
 def dropout(x: Tensor, p: float, *, is_training: bool) -> Tensor:
-    """`x` with a share `p` of its elements zeroed and the rest scaled up; `x` itself when not training."""
+    """`x` with a fraction `p` of its elements zeroed and the rest scaled up; `x` itself when not training."""
     if not is_training or p == 0.0:
         return x
     if not x.is_cpu or p > 0.99 or torch.compiler.is_compiling():
@@ -48,14 +49,14 @@ def dropout(x: Tensor, p: float, *, is_training: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class DropoutMask:
-    """Elements whose level lies above the threshold are kept, and scaled."""
+    """Elements whose level is above the threshold are kept and scaled."""
 
-    levels: Tensor  # int8, of the shape of what is dropped
+    levels: Tensor  # int8, with the shape of the input
     threshold: float
     scale: float
 
     def drop_(self, x: Tensor) -> Tensor:
-        """`x`, changed in place: zero where not kept, not yet scaled. One pass over memory."""
+        """Zero the dropped elements of `x` in place, without scaling. One pass over memory."""
         levels = self.levels.to(x.dtype)
         torch.ops.aten.threshold_backward.grad_input(x, levels, self.threshold, grad_input=x)
         return x
@@ -89,6 +90,6 @@ class _Drop(torch.autograd.Function):
 
 
 def _kept(x: Tensor, levels: Tensor, threshold: float) -> Tensor:
-    """`x` where the level lies above the threshold, 0 elsewhere."""
+    """`x` where the level is above the threshold, 0 elsewhere."""
     out: Tensor = torch.ops.aten.threshold_backward(x, levels.to(x.dtype), threshold)
     return out

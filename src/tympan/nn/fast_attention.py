@@ -15,7 +15,7 @@ from tympan.nn.dropout import Dropout
 
 
 class FastSelfAttention(nn.Module):
-    """A pooled query meets every key, a pooled key meets every query; queries serve as values."""
+    """A pooled query is multiplied with every key, and a pooled key with every query; queries serve as values."""
 
     def __init__(self, heads: int, size: int, dropout_rate: float) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class FastSelfAttention(nn.Module):
         self.dropout = Dropout(dropout_rate)
 
     def reset_own_parameters(self) -> None:
-        """The paper's initialisation, whichever the model's is."""
+        """The initialization of the paper, independent of the model's."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)

@@ -1,6 +1,6 @@
 """Position-wise layers of a Transformer block: linear, or convolutions over time.
 
-Shapes: x (batch, time, size); mask as `apart` takes it, True for frames that hold data.
+Shapes: x (batch, time, size); mask as `apart` takes it, True for valid frames.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tympan.nn.fused_feed_forward import can_fuse, fused_feed_forward
 from tympan.nn.masks import apart, together
 
 HIDDEN_NUMBERS = 1 << 20
-"""Of the hidden layer at once, 4 MB: 512 rows of the usual 2,048 units."""
+"""Size of the part of the hidden layer computed at a time: 4 MB, or 512 rows of the usual 2,048 units."""
 
 
 class PositionwiseFeedForward(nn.Module):
@@ -32,11 +32,11 @@ class PositionwiseFeedForward(nn.Module):
         self.rows_at_once: int | None = None
 
     def freeze(self) -> None:
-        """The hidden layer, eight times as wide as the model, is made in parts that stay in the cache."""
+        """Compute the hidden layer, eight times as wide as the model, in parts that fit into the cache."""
         if isinstance(self.w_1, nn.Linear) and isinstance(self.activation, nn.ReLU):
             self.w_1, self.activation = freeze_linear(self.w_1, "relu"), nn.Identity()
         elif isinstance(self.activation, nn.SiLU):
-            self.activation = nn.SiLU(inplace=True)  # oneDNN's own is slower than the product
+            self.activation = nn.SiLU(inplace=True)  # oneDNN's fused SiLU is slower than a separate one
         self.rows_at_once = HIDDEN_NUMBERS // self.hidden_size
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,9 +1,9 @@
-"""Layers whose weights will not change any more: what decoding on a CPU gains from that.
+"""Frozen layers: faster decoding on a CPU with weights that no longer change.
 
-A product of few rows (ten hypotheses, the frames of a sentence) spends much of its time on the weight, which the
-library behind torch's products lays out anew in every call. oneDNN reads a weight that was laid out once, and applies
-the activation while the result is in the cache: ten rows of a hidden layer took 0.10 ms instead of 0.19, a hundred
-0.66 instead of 0.94 (two cores of an EPYC). A number of rows that it has not seen costs about 0.5 ms once.
+A matrix product of few rows (ten hypotheses, the frames of a sentence) spends much of its time on the weight, which
+torch's default library repacks in every call. oneDNN can use a weight that was packed once, and applies the activation
+while the result is in the cache. Ten rows of a hidden layer took 0.10 ms instead of 0.19, and a hundred rows 0.66 ms
+instead of 0.94 (two cores of an EPYC). The first call with a new number of rows costs about 0.5 ms.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torch import Tensor, nn
 
 @runtime_checkable
 class Freezable(Protocol):
-    """A module that does more than to freeze each of its linear layers."""
+    """A module that does more than freezing each of its linear layers."""
 
     def freeze(self) -> None: ...
 
 
 @runtime_checkable
 class FreezesOnUse(Protocol):
-    """A module that freezes some of its linear layers by itself, when they are used for the first time."""
+    """A module that freezes some of its linear layers itself, on first use."""
 
     NOT_FROZEN: tuple[str, ...]
     """Their names."""
 
 
 class FrozenLinear(nn.Module):
-    """activation(x @ weight.T + bias), by oneDNN's name of it: none, relu.
+    """activation(x @ weight.T + bias), with oneDNN's name of the activation: none, relu.
 
-    The weight is kept as oneDNN wants it, and no longer as a parameter.
+    The weight is stored in oneDNN's layout and is no longer a parameter.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, activation: str = "none") -> None:
@@ -52,10 +52,10 @@ class FrozenLinear(nn.Module):
 
 
 class FrozenConv2d(nn.Module):
-    """relu(conv(x)) for x (batch, channels, height, width), which comes and goes with the channels last in memory."""
+    """relu(conv(x)) for x (batch, channels, height, width); input and output are channels-last in memory."""
 
     def __init__(self, conv: nn.Conv2d, height: int, width: int) -> None:
-        """`height`, `width`: the size to lay out the weight for; others are taken, too."""
+        """`height`, `width`: the input size to optimize the weight layout for; other sizes work too."""
         super().__init__()
         self.shape = (list(conv.padding), list(conv.stride), list(conv.dilation), conv.groups)
         self.weight = torch.ops.aten.mkldnn_reorder_conv2d_weight(
@@ -70,20 +70,20 @@ class FrozenConv2d(nn.Module):
 
 
 def freeze_linear(linear: nn.Linear, activation: str = "none") -> FrozenLinear:
-    """A linear layer with what follows it."""
+    """Freeze a linear layer together with its activation."""
     return FrozenLinear(linear.weight, linear.bias, activation)
 
 
 def freeze_together(*linears: nn.Linear) -> FrozenLinear:
-    """Linear layers of the same input as one: their results lie one behind another."""
+    """Combine linear layers with the same input into one; their outputs are concatenated."""
     return FrozenLinear(torch.cat([one.weight for one in linears]), torch.cat([one.bias for one in linears]))
 
 
 @functools.cache
 def can_freeze() -> bool:
-    """Whether this torch has oneDNN with these products, which it keeps for its own compiler, and they are right.
+    """Whether this torch has oneDNN's prepacked matrix products (used by its compiler), and they give correct results.
 
-    `tympan check_install` tells it. Without them decoding on a CPU is slower and nothing else.
+    `tympan check_install` reports it. Without them decoding on a CPU is only slower.
     """
     linear, conv = nn.Linear(8, 5), nn.Conv2d(2, 4, 3, 2)
     rows, image = torch.ones(3, 8), torch.ones(1, 2, 9, 9)
@@ -97,10 +97,11 @@ def can_freeze() -> bool:
 
 
 def freeze(model: nn.Module) -> bool:
-    """Freeze all layers of a model that is only evaluated from now on, once or again; False if it can't be: then it is
-    as fast as before.
+    """Freeze all layers of a model that is only evaluated from now on. May be called again.
 
-    That is for float32 on a CPU; half precision and float64 have no such product in torch, other devices don't need it.
+    Returns False if the model can't be frozen; it then works as before.
+
+    Only for float32 on a CPU: torch has no such product for half precision and float64; other devices don't need it.
     """
     tensors = [*model.parameters(), *model.buffers()]
     is_plain = all(tensor.is_cpu and tensor.dtype != torch.float64 for tensor in tensors)

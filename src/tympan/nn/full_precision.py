@@ -1,4 +1,4 @@
-"""Parts that half precision can't carry: STFT, feature statistics, CTC."""
+"""Full precision for parts that half precision is too coarse for: STFT, feature statistics, CTC."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 def full_precision(like: Tensor) -> AbstractContextManager[object]:
-    """Inside, autocast is off on the device of `like`. Half inputs are raised by `at_least_float32`."""
+    """Disable autocast on the device of `like` in this context. Convert half inputs with `at_least_float32`."""
     return torch.autocast(like.device.type, enabled=False)
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """float16 and bfloat16 raised to float32; float32 and float64 as they are."""
+    """Convert float16 and bfloat16 to float32; float32 and float64 stay unchanged."""
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor

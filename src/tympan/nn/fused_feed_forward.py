@@ -1,7 +1,7 @@
 """Linear, SiLU, dropout, linear as one function for training on a CPU.
 
-The hidden layer is eight times as wide as the model: every pass over it that is not a product counts. Activation and
-dropout work in place, the scale of dropout moves into the product behind it, and only what the gradients need is kept.
+The hidden layer is eight times as wide as the model, so every extra pass over it is expensive. Activation and dropout
+work in place, the scale of dropout is merged into the following product, and only what the gradients need is stored.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tympan.nn.typed_torch import Context, run_function
 
 
 def can_fuse(x: Tensor) -> bool:
-    """Whether this forward on a CPU will have a backward that is written by hand."""
+    """Whether this forward on a CPU uses the hand-written backward."""
     return torch.is_grad_enabled() and is_plain_on_cpu(x)
 
 
 def is_plain_on_cpu(x: Tensor) -> bool:
-    """Whether this is float32 (or float64) on a CPU, and nobody else fuses it."""
+    """Whether this is float32 (or float64) on a CPU, and not fused by torch.compile."""
     if torch.compiler.is_compiling():
         return False
     is_exact = x.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(x.device.type)

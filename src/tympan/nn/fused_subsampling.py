@@ -1,13 +1,13 @@
 """The two convolutions of `conv2d` (kernel 3, stride 2), ReLU and the projection, as matrix products on a CPU.
 
-torch's convolution backward reaches less than half of the matrix-multiply peak here. The trick that needs no copies of
-patches: activations lie as rows (time, band) of channels, even and odd frames apart, with an even number of bands. Then
-the two bands 2f and 2f + 1 of a patch are one row of twice the width, band 2f + 2 is the row behind it, and the next
-frame of the same parity is one block further: every tap is a product with a plain matrix. Rows beyond the last band or
-frame are computed too (6 %) and meet zeros.
+Here the backward pass of torch's convolution reaches less than half of the matrix-multiply peak. This layout needs no
+copies of patches: activations are stored as rows (time, band) of channels, with even and odd frames separate, and with
+an even number of bands. Then the two bands 2f and 2f + 1 of a patch are one row of twice the width, band 2f + 2 is the
+next row, and the next frame of the same parity is one block further. So every tap is a product with a plain matrix.
+Rows beyond the last band or frame are computed too (6 %) and multiplied by zeros.
 
-Measured on one thread for 8 x 5 s at hop 160: 0.65 s forward and backward, against 1.14 s. Utterance by utterance, the
-rows between the convolutions need not leave the cache, and are computed again for the gradients rather than kept.
+Measured on one thread for 8 x 5 s at hop 160: 0.65 s forward and backward, against 1.14 s. Utterances are processed one
+by one, so that the rows between the convolutions stay in the cache. They are recomputed for the gradients, not stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.nn.functional import pad
 from tympan.nn.typed_torch import Context, run_function
 
 WIDE_NUMBERS = 1 << 21
-"""Between the convolutions: 8 MB. The 80 MB of a whole batch were mapped and cleared anew in every training step."""
+"""Memory between the convolutions: 8 MB. The 80 MB of a whole batch would be mapped and cleared in every step."""
 
 _threshold_in_place = torch.ops.aten.threshold_backward.grad_input
 
@@ -32,18 +32,18 @@ class _Shape:
     """Sizes that follow from the input. One block is a frame of the first convolution's output."""
 
     batch: int
-    frames: int  # that come out
-    bands: int  # that come out
+    frames: int  # of the output
+    bands: int  # of the output
     channels: int
 
     @property
     def blocks(self) -> int:
-        """Frames of one parity, for an utterance."""
+        """Number of frames of one parity per utterance."""
         return self.frames + 1
 
     @property
     def wide_bands(self) -> int:
-        """Bands of a frame between the convolutions, made even."""
+        """Number of bands of a frame between the convolutions, rounded up to an even number."""
         return 2 * self.narrow_bands
 
     @property
@@ -52,7 +52,7 @@ class _Shape:
 
     @property
     def wide_rows(self) -> int:
-        """Rows between the convolutions, for one parity."""
+        """Number of rows between the convolutions, for one parity."""
         return self.batch * self.blocks * self.wide_bands
 
     @property
@@ -60,7 +60,7 @@ class _Shape:
         return self.batch * self.blocks * self.narrow_bands
 
     def parts(self) -> list[_Shape]:
-        """The utterances in groups whose rows between the convolutions stay in memory that is used again at once."""
+        """Groups of utterances whose rows between the convolutions fit into a buffer that is reused."""
         rows = self.wide_rows // self.batch
         size = max(1, WIDE_NUMBERS // (2 * rows * self.channels))
         return [replace(self, batch=min(size, self.batch - first)) for first in range(0, self.batch, size)]
@@ -115,7 +115,7 @@ class _Subsampling(torch.autograd.Function):
         narrow, kernel, w_2, projection, *patches = ctx.saved_tensors
         shape = ctx.shape
         channels, parts = shape.channels, shape.parts()
-        grad = pad(grads[0], (0, 0, 0, 1)).flatten(0, 1)  # the last block of every utterance counts nothing
+        grad = pad(grads[0], (0, 0, 0, 1)).flatten(0, 1)  # the last block of every utterance has no effect
         grad_projection = (grad.t() @ narrow.view(grad.size(0), -1)).view(-1, shape.narrow_bands, channels)
         grad_w_out = grad_projection[:, : shape.bands].transpose(1, 2).flatten(1)
 
@@ -128,7 +128,7 @@ class _Subsampling(torch.autograd.Function):
         grad_wide = torch.empty_like(wide)
         for part, some, out in zip(parts, patches, _split(grad_narrow, parts), strict=True):
             rows = out.flatten(0, 1)
-            _first(wide, some, kernel)  # cheaper than to keep it
+            _first(wide, some, kernel)  # recomputing is cheaper than storing
             for grad_tap, tap in zip(grad_taps, _taps(wide, part), strict=True):
                 grad_tap.addmm_(tap.t(), rows)
             _taps_backward(grad_wide, rows, weights, part)
@@ -152,7 +152,7 @@ def _split(x: Tensor, parts: list[_Shape]) -> tuple[Tensor, ...]:
 
 
 def _first(wide: Tensor, patches: Tensor, kernel: Tensor) -> None:
-    """The first convolution and its ReLU, into the first rows of `wide`; the last patch looks two rows beyond."""
+    """Compute the first convolution and its ReLU into the first rows of `wide`; the last patch reads two rows more."""
     rows = len(patches)
     torch.mm(patches, kernel.t(), out=wide[:rows])
     wide[:rows].relu_()
@@ -163,14 +163,14 @@ def _taps_backward(grad_wide: Tensor, grad_narrow: Tensor, weights: list[Tensor]
     """The gradient of `wide`, written into it."""
     views = _taps(grad_wide, shape)
     grad_wide[2 * shape.wide_rows :].zero_()
-    for index in (0, 2):  # these two fill all rows of a parity
+    for index in (0, 2):  # these two cover all rows of a parity
         torch.mm(grad_narrow, weights[index], out=views[index])
     for index in (1, 3, 4, 5):
         views[index].addmm_(grad_narrow, weights[index])
 
 
 def _patches(x: Tensor, shape: _Shape) -> Tensor:
-    """(2 * wide rows, 10): what each output of the first convolution sees, and a 1 for the bias."""
+    """(2 * wide rows, 10): the input patch of each output of the first convolution, and a 1 for the bias."""
     height, width = 4 * shape.blocks + 1, 2 * shape.wide_bands + 1
     x = x[:, :height, :width]
     x = pad(x, (0, width - x.size(2), 0, height - x.size(1))).contiguous()
@@ -184,7 +184,7 @@ def _patches(x: Tensor, shape: _Shape) -> Tensor:
 def _taps(wide: Tensor, shape: _Shape) -> list[Tensor]:
     """For each of the three frames of a patch: its first two bands as one row, and its third band.
 
-    In order of the frames, which lie in the even, the odd, and again the even half.
+    In the order of the frames, which are in the even, the odd, and again the even half.
     """
     channels = shape.channels
     rows = shape.narrow_rows
@@ -203,6 +203,6 @@ def _tap_weights(weight: Tensor) -> list[Tensor]:
 
 
 def _projection(weight: Tensor, shape: _Shape) -> Tensor:
-    """The projection's weight for rows of (band, channel), with zeros for the band that is too much."""
+    """The projection's weight for rows of (band, channel), with zeros for the extra band."""
     by_band = weight.view(weight.size(0), shape.channels, shape.bands).transpose(1, 2)
     return pad(by_band, (0, 0, 0, 1)).flatten(1)

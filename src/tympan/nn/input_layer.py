@@ -11,7 +11,7 @@ from tympan.nn.subsampling import CONV1D_SHAPES, CONV2D_SHAPES, Conv1dSubsamplin
 
 
 class InputSequence(nn.Sequential):
-    """Layers that keep the length; the last one may be the position."""
+    """Layers that keep the length; the last one may be the positional encoding."""
 
     def forward(self, x: Tensor) -> Positioned:
         current: Tensor | Positioned = x
@@ -24,7 +24,7 @@ class InputSequence(nn.Sequential):
 
 
 class InputProjection(nn.Module):
-    """A projection without position (ESPnet2's `input_layer: null` when the sizes differ)."""
+    """A projection without positional encoding (ESPnet2's `input_layer: null` when the sizes differ)."""
 
     def __init__(self, input_size: int, size: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class InputProjection(nn.Module):
 
 
 InputLayer = InputSequence | InputProjection | Conv2dSubsampling | Conv1dSubsampling
-"""Called with features (batch, time, input size) or tokens (batch, time), it gives `Positioned`."""
+"""Called with features (batch, time, input size) or tokens (batch, time), it returns `Positioned`."""
 
 
 def build_input_layer(
@@ -53,10 +53,10 @@ def build_input_layer(
     is_linear_rectified: bool = False,
     is_position_optional: bool = False,
 ) -> InputLayer:
-    """`is_linear_rectified`: the Transformer encoder has a ReLU behind its linear layer.
+    """`is_linear_rectified`: the Transformer encoder has a ReLU after its linear layer.
 
-    `is_position_optional`: without an input layer, ESPnet2's (E-)Branchformer and Transformer encoders add no position
-    (or a projection alone), the Conformer adds it.
+    `is_position_optional`: without an input layer, ESPnet2's (E-)Branchformer and Transformer encoders add no
+    positional encoding (or only a projection); the Conformer adds it.
     """
     if kind in CONV2D_SHAPES:
         return Conv2dSubsampling(kind, input_size=input_size, size=size, position=position)

@@ -1,4 +1,4 @@
-"""Layer normalisation as ESPnet2 sets it."""
+"""Layer normalization with ESPnet2's settings."""
 
 from __future__ import annotations
 

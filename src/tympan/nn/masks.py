@@ -1,4 +1,4 @@
-"""Masks from lengths: True where a position holds data."""
+"""Masks from lengths: True for valid positions."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from torch import Tensor
 
 
 def length_mask(lengths: Tensor, size: int) -> Tensor:
-    """(batch, size) bool, True before each length."""
+    """(batch, size) bool, True for positions before each length."""
     return torch.arange(size, device=lengths.device) < lengths.unsqueeze(1)
 
 
-# Its exponential is 0, float16 can hold it, and a row without any key (an utterance of length 0) stays finite.
+# Its exponential is 0, float16 can represent it, and a row without keys (an utterance of length 0) stays finite.
 MASKED = -3.0e4
 
 
 def key_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """(batch, 1, 1, keys): what to add to attention scores so that only keys of `mask` (batch, keys) count."""
+    """(batch, 1, 1, keys): bias for attention scores, so that only keys of `mask` (batch, keys) count."""
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return bias.masked_fill_(~mask, MASKED)[:, None, None, :]
 
 
 def causal_bias(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(size, size): what to add so that a position sees itself and what came before."""
+    """(size, size): bias for causal attention, so that a position attends to itself and earlier ones."""
     return torch.full((size, size), MASKED, dtype=dtype, device=device).triu_(1)
 
 
 def apart(x: Tensor, mask: Tensor) -> Tensor:
-    """(batch, places, size): the frames x (batch, time, size) where `mask` (batch, places) is True, zero elsewhere.
+    """(batch, slots, size): the frames x (batch, time, size) where `mask` (batch, slots) is True, zero elsewhere.
 
-    There are as many places as frames, unless utterances lie behind one another in a batch of one: then the mask holds
-    empty places between them, for convolutions to see.
+    There are as many slots as frames, unless a batch of one contains several concatenated utterances. Then the mask has
+    empty slots between them, which act as padding for convolutions.
     """
     if mask.size(1) == x.size(1):
         return x * mask.unsqueeze(-1)
@@ -38,7 +38,7 @@ def apart(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def together(x: Tensor, mask: Tensor, time: int) -> Tensor:
-    """(batch, time, size): of x (batch, places, size) what `apart` was given, after a convolution."""
+    """(batch, time, size): the inverse of `apart`, for x (batch, slots, size) after a convolution."""
     return x if mask.size(1) == time else x[0].index_select(0, _places(mask)).unsqueeze(0)
 
 

@@ -1,4 +1,4 @@
-"""Where a frame or token stands: sinusoids, added to the input or handed to relative attention.
+"""Positional encodings: sinusoids, added to the input or passed to relative attention.
 
 Shapes: x (batch, time, size).
 """
@@ -17,13 +17,13 @@ from tympan.nn.typed_torch import before_loading
 
 @dataclass(frozen=True)
 class Positioned:
-    """What enters the first layer, and what the relative attention of every layer needs."""
+    """The input of the first layer, and the positions for the relative attention of every layer."""
 
     x: Tensor
     table: Tensor | None = None
     """(positions, size): sinusoids of relative positions."""
     max_len: int = 0
-    """The legacy table counts down from here, unless the input is longer."""
+    """The start of the legacy table, which counts down, unless the input is longer."""
 
 
 def sinusoids(positions: Tensor, size: int) -> Tensor:
@@ -42,7 +42,7 @@ def _drop_stored_table(module: nn.Module, state: dict[str, Tensor], prefix: str,
 
 
 class _Table(nn.Module):
-    """A table of sinusoids that is computed once, and again for an input beyond it. Never part of the state dict."""
+    """A table of sinusoids, computed once and again for a longer input. Never part of the state dict."""
 
     def __init__(self, size: int, dropout_rate: float, max_len: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class RelPositionalEncoding(_Table):
 class LegacyRelPositionalEncoding(_Table):
     """x * sqrt(size), and sinusoids counted down from `max_len` - 1 (ESPnet's first relative encoding).
 
-    From time - 1 for longer inputs. ESPnet2 keeps counting from the longest input it has ever seen: not followed.
+    From time - 1 for longer inputs. ESPnet2 instead counts down from the longest input it has seen so far.
     """
 
     def __init__(self, size: int, dropout_rate: float, max_len: int = 5000) -> None:

@@ -1,8 +1,8 @@
-"""Keys and values of a beam search's tokens, which stay where they are while hypotheses come and go.
+"""Keys and values of a beam search's tokens, stored once while hypotheses come and go.
 
-Hypotheses of an utterance grow out of each other. Copying the cache of a parent to its children costs more than the
-attention itself; so every token's key and value is kept once for its utterance, and a mask says which of them each
-hypothesis descends from. The beams of an utterance then are queries to the same keys: one product instead of many.
+Hypotheses of an utterance share prefixes. Copying the cache of a parent to its children costs more than the attention
+itself. So the key and value of every token are stored once per utterance, and a mask marks the tokens of each
+hypothesis. The beams of an utterance are then queries to the same keys: one product instead of many.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from tympan.nn.beam_state import PER_UTTERANCE, STATIC, BeamState
 from tympan.nn.masks import MASKED
 
 TIDY_EVERY = 5
-"""Tokens between two removals of what no hypothesis descends from any more: then few entries are left per token."""
+"""Number of tokens between two removals of unused entries: after a removal few entries per token are left."""
 
 
 @dataclass(frozen=True)
 class PrefixCache(BeamState):
-    """U utterances, B beams. A step writes into the tensors of the cache that it extends: an old one is used up."""
+    """U utterances, B beams. A step writes into the tensors of the cache that it extends: do not reuse an old cache."""
 
     is_own: Tensor  # (U, B, entries), whether the hypothesis descends from the entry
-    keys: tuple[Tensor, ...] = field(metadata=PER_UTTERANCE)  # a layer: (U, room for entries, size)
+    keys: tuple[Tensor, ...] = field(metadata=PER_UTTERANCE)  # per layer: (U, capacity, size)
     values: tuple[Tensor, ...] = field(metadata=PER_UTTERANCE)
     length: int = field(metadata=STATIC)
-    """Tokens of each hypothesis."""
+    """Number of tokens of each hypothesis."""
 
     @classmethod
     def empty(
@@ -40,7 +40,7 @@ class PrefixCache(BeamState):
         return cls(is_own, (nothing,) * layers, (nothing,) * layers, 0)
 
     def extended(self, is_key: Tensor | None = None) -> PrefixCache:
-        """With an entry for the next token of every hypothesis, to be filled in by `attend`.
+        """Add an entry for the next token of every hypothesis, which `attend` fills.
 
         `is_key` (U, B): tokens that may be attended to; all of them if it is not given.
         """
@@ -57,12 +57,12 @@ class PrefixCache(BeamState):
         return replace(cache, is_own=torch.cat([cache.is_own, new], dim=2), length=self.length + 1)
 
     def bias(self) -> Tensor:
-        """(U, 1, B, entries): what to add to attention scores, so that hypotheses see their own tokens alone."""
+        """(U, 1, B, entries): bias for attention scores, so that hypotheses attend only to their own tokens."""
         bias = torch.zeros(self.is_own.shape, dtype=self.keys[0].dtype, device=self.is_own.device)
         return bias.masked_fill_(~self.is_own, MASKED).unsqueeze(1)
 
     def attend(self, layer: int, attention: MultiHeadedAttention, x: Tensor, bias: Tensor) -> Tensor:
-        """The newest tokens x (U, B, size) attend to their hypotheses so far, themselves included."""
+        """The newest tokens x (U, B, size) attend to all tokens of their hypotheses, including themselves."""
         beams, entries = self.is_own.shape[1:]
         q, k, v = attention.project_step(x)
         keys, values = self.keys[layer][:, :entries], self.values[layer][:, :entries]
@@ -71,7 +71,7 @@ class PrefixCache(BeamState):
         return attention.attend(q, attention.split_heads(keys), attention.split_heads(values), bias)
 
     def _tidied(self) -> PrefixCache:
-        """Without the entries that nobody descends from; utterances with fewer keep some of them."""
+        """Remove entries that no hypothesis uses; utterances with fewer used entries keep some unused ones."""
         is_used = self.is_own.any(1)
         count = int(is_used.sum(1).max())
         chosen = is_used.sort(dim=1, descending=True, stable=True).indices[:, :count]

@@ -1,6 +1,6 @@
 """Recurrent layers over padded batches, in any order of lengths.
 
-Shapes: x (batch, time, size), lengths (batch,). Utterances of length 0 are run with one frame, which is then zeroed.
+Shapes: x (batch, time, size), lengths (batch,). Utterances of length 0 are run with one frame, which is zeroed.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ProjectedRnn(nn.Module):
 
 
 class PlainRnn(nn.Module):
-    """Layers on one another, then one projection and tanh."""
+    """Stacked layers, then one projection and tanh."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class PlainRnn(nn.Module):
         dropout_rate: float,
     ) -> None:
         super().__init__()
-        # torch's own dropout between layers; with one layer there is nothing between.
+        # torch's own dropout works between layers; a single layer has none.
         between = dropout_rate if num_layers > 1 else 0.0
         self.nbrnn = _CLASSES[kind](
             input_size, hidden_size, num_layers, batch_first=True, dropout=between, bidirectional=is_bidirectional

@@ -1,7 +1,7 @@
-"""Attention of RNN decoders: by content, by place, by what was seen before, with one head or several.
+"""Attention of RNN decoders: content-based, location-based, with coverage, with one or several heads.
 
 Shapes: U utterances, B hypotheses of each (1 in training), T frames; memory (U, T, size), query (U, B, units).
-Keys are projected once for an utterance and shared by its hypotheses. A state is a tuple of tensors (U, B, ...).
+Keys are projected once per utterance and shared by its hypotheses. A state is a tuple of tensors (U, B, ...).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class AttentionMemory:
-    """What an attention needs of the encoder's output."""
+    """The projected encoder output that an attention uses."""
 
     values: Tensor  # (U, T, size), or (heads, U, T, size)
     keys: Tensor  # (U, T, adim), or (heads, U, T, adim)
@@ -63,7 +63,7 @@ class Attended:
 
 
 class RnnAttention(nn.Module):
-    """Scores from key and query; subclasses add what the weights before tell. Scores are sharpened by 2."""
+    """Scores from key and query; subclasses add terms from the previous weights. Scores are scaled by 2."""
 
     def __init__(self, memory_size: int, units: int, adim: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class RnnAttention(nn.Module):
         self.weights: Tensor | None = None
 
     def prepare(self, memory: Tensor, lengths: Tensor) -> AttentionMemory:
-        """Once for a batch."""
+        """Project the memory, once per batch."""
         return AttentionMemory(memory, self.mlp_enc(memory), length_mask(lengths, memory.size(1)))
 
     def start(self, memory: AttentionMemory, beams: int) -> State:
@@ -91,7 +91,7 @@ class RnnAttention(nn.Module):
         return Attended(torch.bmm(weights, memory.values), weights, self._remember(state, weights))
 
     def _read(self, state: State, memory: AttentionMemory) -> tuple[Tensor | None, State]:
-        """What is added to keys and query, (U, B, T or 1, adim), and the state to go on with."""
+        """The term added to keys and query, (U, B, T or 1, adim), and the next state."""
         return None, state
 
     def _remember(self, state: State, weights: Tensor) -> State:
@@ -118,7 +118,7 @@ class NoAttention(nn.Module):
 
 
 class DotAttention(nn.Module):
-    """Scores are products of key and query, each behind tanh."""
+    """Scores are products of key and query, each after tanh."""
 
     def __init__(self, memory_size: int, units: int, adim: int) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class DotAttention(nn.Module):
 
 
 class LocationAttention(RnnAttention):
-    """The weights before pass a convolution (Chorowski et al. 2015): the last `window`, or their sum ("coverage")."""
+    """Convolution of the previous weights (Chorowski et al. 2015): the last `window`, or their sum ("coverage")."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class LocationAttention(RnnAttention):
 
 
 class CoverageAttention(RnnAttention):
-    """The sum of the weights so far counts for every frame (See et al. 2017)."""
+    """Adds the sum of the previous weights for every frame (See et al. 2017)."""
 
     def __init__(self, memory_size: int, units: int, adim: int) -> None:
         super().__init__(memory_size, units, adim)
@@ -189,7 +189,7 @@ class CoverageAttention(RnnAttention):
 
 
 class RecurrentLocationAttention(RnnAttention):
-    """An LSTM follows the strongest responses of a convolution of the weights before."""
+    """An LSTM over the maximum responses of a convolution of the previous weights."""
 
     def __init__(self, memory_size: int, units: int, adim: int, *, channels: int, filters: int) -> None:
         super().__init__(memory_size, units, adim)
@@ -230,7 +230,7 @@ class MultiHeadAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = kind
-        # ESPnet2 sharpens this kind by 2 and divides the others by the root of the size.
+        # ESPnet2 scales this type by 2 and divides the others by the square root of the size.
         self.scaling = 2.0 if kind == "loc" else 1.0 / math.sqrt(adim)
         self.mlp_q = nn.ModuleList(nn.Linear(units, adim) for _ in range(heads))
         self.mlp_k = nn.ModuleList(nn.Linear(memory_size, adim, bias=False) for _ in range(heads))

@@ -1,4 +1,4 @@
-"""Two or three convolutions that shorten the features in time, a projection, and the position.
+"""Two or three convolutions that subsample the features in time, a projection, and the positional encoding.
 
 Shapes: features (batch, time, input size) -> (batch, shorter time, size).
 """
@@ -30,11 +30,11 @@ CONV1D_SHAPES: dict[str, tuple[tuple[int, int], ...]] = {
 
 
 TYPICAL_FRAMES = 600
-"""Of features, in what is decoded: the layout of frozen weights is chosen for it."""
+"""Typical number of feature frames in decoding; the layout of frozen weights is optimized for it."""
 
 
 class Conv2dSubsampling(nn.Module):
-    """Convolutions over time and frequency without padding: outputs inside an utterance never see beyond its end."""
+    """Convolutions over time and frequency without padding: outputs inside an utterance don't depend on its padding."""
 
     def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class Conv2dSubsampling(nn.Module):
         before_loading(self, _accept_old_names)
 
     def freeze(self) -> None:
-        """Channels stay last in memory, so that the projection takes them behind each band."""
+        """Channels stay last in memory, so the projection expects the channels of each band together."""
         if isinstance(self.out, FrozenLinear):
             return
         assert isinstance(self.out, nn.Linear)
@@ -108,7 +108,7 @@ class Conv1dSubsampling(nn.Module):
 
 
 def shortened(length: int, kernel: int, stride: int) -> int:
-    """What a convolution without padding leaves of a length."""
+    """The output length of a convolution without padding."""
     return max((length - kernel) // stride + 1, 0)
 
 
@@ -119,7 +119,7 @@ def _shorten_all(lengths: Tensor, shape: tuple[tuple[int, int], ...]) -> Tensor:
 
 
 def _long_enough(x: Tensor, shape: tuple[tuple[int, int], ...]) -> Tensor:
-    """Padded so that one frame comes out. The length of an utterance that is too short is 0 all the same."""
+    """Pad so that at least one frame is computed. The length of an utterance that is too short is still 0."""
     needed = 1
     for kernel, stride in reversed(shape):
         needed = (needed - 1) * stride + kernel

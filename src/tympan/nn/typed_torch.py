@@ -1,6 +1,6 @@
-"""What torch leaves without types, with types: nothing here does more than torch's own.
+"""Typed wrappers for untyped torch functions; they do nothing else.
 
-`torch.split`, `torch.unflatten` and `torch.unique` have types; the methods of the same names have not.
+`torch.split`, `torch.unflatten` and `torch.unique` have types; the methods of the same names do not.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ else:
 
 
 class Context(Protocol):
-    """The `ctx` of an autograd function. Other attributes that it carries are those of a Protocol of its own."""
+    """The `ctx` of an autograd function. A Protocol per function declares its other attributes."""
 
     needs_input_grad: tuple[bool, ...]
 
@@ -52,7 +52,7 @@ def run_function(function: type[torch.autograd.Function], *args: Tensor | float 
 
 
 class LoadHook(Protocol):
-    """Changes a state dict in place before a module takes from it what begins with the prefix."""
+    """Changes a state dict in place before a module loads the entries that begin with the prefix."""
 
     def __call__(self, module: nn.Module, state: dict[str, Tensor], prefix: str, /, *rest: object) -> None: ...
 

@@ -1,4 +1,4 @@
-"""VGG-like input layers of RNN encoders: to a quarter of the time.
+"""VGG-like input layers of RNN encoders, which reduce the time axis to a quarter.
 
 Shapes: features (batch, time, channels * bands) -> (batch, ceil(time / 4), 128 * ceil(bands / 4)).
 """
@@ -13,10 +13,10 @@ from tympan.nn.masks import length_mask
 
 
 class Vgg2l(nn.Module):
-    """Twice two convolutions and a maximum over 2 x 2.
+    """Two blocks of two convolutions and 2 x 2 max pooling.
 
-    The convolutions look one frame beyond: padding is zeroed after each, and a maximum over values of ReLU is not
-    changed by zeros, so that utterances end as they do when alone.
+    The convolutions see one frame beyond the end, so padding is zeroed after each. Zeros do not change a maximum over
+    ReLU outputs, so the last frames of an utterance don't depend on padding.
     """
 
     def __init__(self, in_channel: int = 1) -> None:
@@ -38,7 +38,7 @@ class Vgg2l(nn.Module):
         return x.transpose(1, 2).flatten(2), lengths
 
     def output_size(self, input_size: int) -> int:
-        """Features of a frame."""
+        """Number of features per frame."""
         bands = input_size // self.in_channel
         return 128 * ((bands + 3) // 4)
 

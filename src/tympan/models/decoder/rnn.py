@@ -1,4 +1,4 @@
-"""The RNN decoder with attention, whole sequences and step by step.
+"""The RNN decoder with attention, for whole sequences and step by step.
 
 Shapes: memory (batch, frames, size); ys_in (batch, length). In steps: U utterances, B beams; whole sequences are B = 1.
 """
@@ -23,7 +23,7 @@ from tympan.nn.typed_torch import ModuleList
 
 @dataclass(frozen=True)
 class RnnDecoderState(BeamState):
-    """Hidden and cell states of the layers, what the attention remembers, and its view of the encoder's output."""
+    """Hidden and cell states of the layers, the state of the attention, and the projected encoder output."""
 
     hidden: Tensor  # (U, B, layers, units)
     cell: Tensor  # (U, B, layers, units)
@@ -34,7 +34,7 @@ class RnnDecoderState(BeamState):
 
 
 class RnnDecoder(nn.Module):
-    """`decoder: rnn`. One encoder, one speaker: `num_encs`, `num_att` other than 1 and the `han_*` keys are refused."""
+    """`decoder: rnn`. One encoder, one speaker: `num_encs` and `num_att` must be 1, `han_*` keys are rejected."""
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class RnnDecoder(nn.Module):
         if num_encs != 1 or att_conf.get("num_encs", 1) != 1 or att_conf.get("num_att", 1) != 1:
             raise UserError("decoder_conf: num_encs and num_att must be 1; several encoders are not supported")
         if replace_sos:
-            raise UserError("decoder_conf replace_sos: true is for multilingual translation, which Tympan has not")
+            raise UserError(
+                "decoder_conf replace_sos: true is for multilingual translation, which Tympan does not support; "
+                "use false"
+            )
         self.units = hidden_size
         self.sampling_probability = sampling_probability
         self.context_residual = context_residual
@@ -111,12 +114,12 @@ class RnnDecoder(nn.Module):
         return RnnDecoderState(zeros, zeros, attention, *_by_utterance(prepared))
 
     def step(self, tokens: Tensor, state: RnnDecoderState) -> tuple[Tensor, RnnDecoderState]:
-        """Log probabilities (U, B, vocabulary) of what follows tokens (U, B), sos at first."""
+        """Log probabilities (U, B, vocabulary) of the token after `tokens` (U, B), which begin with sos."""
         out, _, state = self._advance(self.dropout(self.embed(tokens)), state)
         return at_least_float32(self.output(out)).log_softmax(-1), state
 
     def _advance(self, token: Tensor, state: RnnDecoderState) -> tuple[Tensor, Attended, RnnDecoderState]:
-        """token (U, B, units) -> what is projected to the vocabulary, (U, B, features)."""
+        """token (U, B, units) -> input of the output projection, (U, B, features)."""
         utterances, beams = token.shape[:2]
         memory = _from_utterances(state)
         attended: Attended = self.att_list[0](self.dropout(state.hidden[:, :, 0]), memory, state.attention)
@@ -155,14 +158,15 @@ def _build_attention(given: dict[str, Any], memory_size: int, units: int) -> Dec
     conf = {**defaults, **given}
     if conf["atype"] not in get_args(AttentionType):
         raise UserError(
-            f"decoder_conf att_conf atype '{conf['atype']}' is none of {', '.join(get_args(AttentionType))}"
+            f"decoder_conf att_conf atype '{conf['atype']}' is unknown; choose from "
+            f"{', '.join(get_args(AttentionType))}"
         )
     sizes = {key: int(conf[key]) for key in ("adim", "aheads", "awin", "aconv_chans", "aconv_filts")}
     return build_rnn_attention(conf["atype"], memory_size=memory_size, units=units, **sizes)
 
 
 def _by_utterance(memory: AttentionMemory) -> tuple[Tensor, Tensor, Tensor]:
-    """With utterances first, as a beam state keeps them."""
+    """Move utterances to the first axis, as a beam state stores them."""
     if memory.values.dim() == 4:
         return memory.values.transpose(0, 1), memory.keys.transpose(0, 1), memory.mask
     return memory.values, memory.keys, memory.mask

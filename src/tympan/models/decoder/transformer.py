@@ -1,4 +1,4 @@
-"""The Transformer decoder, whole sequences at once and step by step with caches.
+"""The Transformer decoder, for whole sequences and step by step with caches.
 
 Shapes: memory (batch, frames, size); ys_in (batch, length). In steps: U utterances, B beams.
 """
@@ -31,17 +31,19 @@ from tympan.nn.typed_torch import ModuleList
 
 @dataclass(frozen=True)
 class TransformerDecoderState(BeamState):
-    """Keys and values: of the tokens so far, and of the encoder's frames once for an utterance."""
+    """Keys and values of the tokens so far, and of the encoder frames (once per utterance)."""
 
     tokens: PrefixCache
-    memory: tuple[tuple[Tensor, Tensor], ...] = field(metadata=PER_UTTERANCE)  # a layer: (U, heads, frames, head size)
+    memory: tuple[tuple[Tensor, Tensor], ...] = field(
+        metadata=PER_UTTERANCE
+    )  # per layer: (U, heads, frames, head size)
     memory_bias: Tensor = field(metadata=PER_UTTERANCE)  # (U, 1, 1, frames)
 
 
 class TransformerDecoder(nn.Module):
     """`decoder: transformer`.
 
-    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    `use_flash_attn` is accepted but has no effect: torch's fused attention is used whenever possible.
     """
 
     def __init__(
@@ -68,11 +70,17 @@ class TransformerDecoder(nn.Module):
         super().__init__()
         size = encoder_output_size
         if size % attention_heads:
-            raise UserError(f"the encoder's output size {size} is no multiple of attention_heads {attention_heads}")
+            raise UserError(
+                f"the encoder's output size {size} must be a multiple of attention_heads, which is {attention_heads}"
+            )
         if input_layer == "linear":
-            raise UserError("decoder_conf input_layer: linear takes vectors, not tokens; use embed")
+            raise UserError(
+                "decoder_conf input_layer: linear expects vectors, but the decoder input is tokens; use embed"
+            )
         if not use_output_layer:
-            raise UserError("decoder_conf use_output_layer: false leaves no token scores to train; use true")
+            raise UserError(
+                "decoder_conf use_output_layer: false gives no token scores, so the decoder can't be trained; use true"
+            )
         self.embed = InputSequence(nn.Embedding(vocab_size, size), PositionalEncoding(size, positional_dropout_rate))
         self.after_norm = LayerNorm(size) if normalize_before else None
         self.output_layer = nn.Linear(size, vocab_size)
@@ -117,7 +125,7 @@ class TransformerDecoder(nn.Module):
         )
 
     def step(self, tokens: Tensor, state: TransformerDecoderState) -> tuple[Tensor, TransformerDecoderState]:
-        """Log probabilities (U, B, vocabulary) of what follows tokens (U, B), sos at first."""
+        """Log probabilities (U, B, vocabulary) of the token after `tokens` (U, B), which begin with sos."""
         cache = state.tokens.extended()
         bias = cache.bias()
         embedding, position = self.embed[0], self.embed[1]
@@ -128,7 +136,7 @@ class TransformerDecoder(nn.Module):
         return log_probs, replace(state, tokens=cache)
 
     def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        """Recompute activations of the blocks in the backward pass, to save memory."""
         self.grad_checkpointing = is_on
 
     def _read_out(self, x: Tensor) -> Tensor:
@@ -137,7 +145,7 @@ class TransformerDecoder(nn.Module):
 
 
 class DecoderBlock(nn.Module):
-    """Causal self-attention, attention to the encoder's output, feed-forward; each around a residual."""
+    """Causal self-attention, attention to the encoder's output, feed-forward; each with a residual connection."""
 
     def __init__(
         self,
@@ -179,7 +187,7 @@ class DecoderBlock(nn.Module):
         memory: tuple[Tensor, Tensor],
         memory_bias: Tensor,
     ) -> Tensor:
-        """The newest tokens x (U, B, size). The beams of an utterance are queries to the same keys and frames."""
+        """One step for the newest tokens x (U, B, size). The beams of an utterance share keys and frames."""
         query = self._before(self.norm1, x)
         x = self._add(self.norm1, x, query, cache.attend(layer, self.self_attn, query, bias), self.concat_linear1)
         query = self._before(self.norm2, x)

@@ -1,4 +1,4 @@
-"""What the attention encoders share: input layer, blocks, intermediate CTC, layer drop, checkpointing."""
+"""Code shared by the attention encoders: input layer, blocks, intermediate CTC, layer drop, checkpointing."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from tympan.nn.position import Positioned
 
 
 class BlockEncoder(nn.Module):
-    """An input layer, blocks called with (x, mask, context), and a normalisation.
+    """An input layer, blocks called with (x, mask, context), and a normalization.
 
-    `interctc_layer_idx`: blocks after which intermediate CTC looks, through the last normalisation if
+    `interctc_layer_idx`: blocks whose output intermediate CTC uses, after the final normalization if
     `normalizes_intermediate`. `checkpointed_layers`: numbers of blocks, from 1; 0 is the input layer. `reach`: frames
-    that convolutions see to either side; None where utterances can't lie behind one another (see packed.py).
+    that convolutions see on either side; None if utterances can't be concatenated (see packed.py).
     """
 
     def __init__(
@@ -89,16 +89,16 @@ class BlockEncoder(nn.Module):
         return EncoderOutput(x, lengths, tuple(intermediate))
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
+        """Number of output frames for a number of input frames."""
         return self.embed.output_lengths(lengths)
 
     @property
     def packs_batches(self) -> bool:
-        """Whether its blocks can take utterances behind one another. Intermediate CTC needs them as a batch."""
+        """Whether its blocks can process concatenated utterances. Intermediate CTC needs them as a batch."""
         return self.reach is not None and not self.interctc_layer_idx
 
     def can_pack(self, features: Tensor) -> bool:
-        """Whether this batch is encoded without padding: on a CPU, in evaluation, with nobody watching the weights."""
+        """Whether this batch is encoded without padding: on a CPU, in evaluation, without keeping attention weights."""
         is_inference = features.is_cpu and not self.training and not torch.is_grad_enabled()
         if not self.packs_batches or not is_inference or len(features) < 2 or torch.compiler.is_compiling():
             return False
@@ -106,11 +106,11 @@ class BlockEncoder(nn.Module):
         return not any(layer.keep_weights for layer in layers if isinstance(layer, MultiHeadedAttention))
 
     def add_conditioning(self, vocab_size: int) -> None:
-        """Create the layer that takes CTC's posteriors, for `interctc_use_conditioning`."""
+        """Create the layer that projects CTC posteriors, for `interctc_use_conditioning`."""
         self.conditioning_layer = nn.Linear(vocab_size, self.output_size)
 
     def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Compute inner values of the blocks again in the backward pass, to save memory."""
+        """Recompute activations of the blocks in the backward pass, to save memory."""
         self.grad_checkpointing = is_on
 
     def _is_checkpointed(self, number: int) -> bool:
@@ -118,7 +118,7 @@ class BlockEncoder(nn.Module):
 
 
 def resolve_position_types(attention: str, position: str, rel_pos_type: Literal["legacy", "latest"]) -> tuple[str, str]:
-    """ESPnet2's three options as (attention, position), each with its `legacy_` prefix where it applies."""
+    """ESPnet2's three options as (attention, position), each with its `legacy_` prefix if it applies."""
     if rel_pos_type == "legacy":
         position = "legacy_rel_pos" if position == "rel_pos" else position
         attention = "legacy_rel_selfattn" if attention == "rel_selfattn" else attention
@@ -141,9 +141,9 @@ def resolve_position_types(attention: str, position: str, rel_pos_type: Literal[
 def build_self_attention(
     kind: str, *, heads: int, size: int, dropout_rate: float, zero_triu: bool = False, qk_norm: bool = False
 ) -> MultiHeadedAttention | FastSelfAttention:
-    """The self-attention of a name that `resolve_position_types` gave."""
+    """The self-attention with a name returned by `resolve_position_types`."""
     if size % heads:
-        raise UserError(f"output_size {size} is no multiple of attention_heads {heads}")
+        raise UserError(f"output_size {size} must be a multiple of attention_heads, which is {heads}")
     if kind == "rel_selfattn":
         return RelPositionMultiHeadedAttention(heads, size, dropout_rate, zero_triu=zero_triu)
     if kind == "legacy_rel_selfattn":
@@ -154,15 +154,15 @@ def build_self_attention(
 
 
 def _check_interctc(layers: Sequence[int] | None, num_blocks: int) -> tuple[int, ...]:
-    """The layers after which intermediate CTC looks, from 1 to num_blocks - 1."""
+    """The layers whose output intermediate CTC uses, from 1 to num_blocks - 1."""
     layers = tuple(layers or ())
     if any(not 0 < layer < num_blocks for layer in layers):
-        raise UserError(f"interctc_layer_idx {list(layers)} must lie between 1 and {num_blocks - 1} (num_blocks - 1)")
+        raise UserError(f"interctc_layer_idx {list(layers)} must be between 1 and {num_blocks - 1} (num_blocks - 1)")
     return layers
 
 
 def per_layer(value: float | Sequence[float], num_blocks: int, name: str) -> list[float]:
-    """A number for every block, from one number or a list."""
+    """One value per block, from a single value or a list."""
     if isinstance(value, int | float):
         return [float(value)] * num_blocks
     if len(value) != num_blocks:

@@ -28,7 +28,7 @@ from tympan.nn.position import POSITION_CLASSES
 class BranchformerEncoder(BlockEncoder):
     """`encoder: branchformer`.
 
-    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    `use_flash_attn` is accepted but has no effect: torch's fused attention is used whenever possible.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class BranchformerEncoder(BlockEncoder):
         use_flash_attn: bool = True,
     ) -> None:
         if not (use_attn or use_cgmlp):
-            raise UserError("encoder_conf use_attn and use_cgmlp are both false: a Branchformer needs a branch")
+            raise UserError("encoder_conf use_attn and use_cgmlp are both false; set at least one of them to true")
         attention, position = resolve_position_types(attention_layer_type, pos_enc_layer_type, rel_pos_type)
         if input_layer is None and use_attn and attention.endswith("rel_selfattn"):
             raise UserError(
@@ -87,7 +87,7 @@ class BranchformerEncoder(BlockEncoder):
         depth_rates = per_layer(stochastic_depth_rate, num_blocks, "stochastic_depth_rate")
         blocks = []
         for mlp_weight, drop_rate, depth_rate in zip(mlp_weights, drop_rates, depth_rates, strict=True):
-            # An average with all weight on one side has one branch.
+            # An average with all the weight on one side has only one branch.
             is_fixed = merge_method == "fixed_ave" and use_attn and use_cgmlp
             attn = build_self_attention(
                 attention,
@@ -121,7 +121,7 @@ class BranchformerEncoder(BlockEncoder):
 
 
 class BranchformerBlock(nn.Module):
-    """Attention and gating MLP side by side, merged by concatenation or by a (learned) average."""
+    """Attention and gating MLP in parallel, merged by concatenation or by a (learned) average."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class BranchformerBlock(nn.Module):
     ) -> None:
         super().__init__()
         if not 0.0 <= cgmlp_weight <= 1.0:
-            raise UserError(f"encoder_conf cgmlp_weight must lie between 0 and 1, but it is {cgmlp_weight}")
+            raise UserError(f"encoder_conf cgmlp_weight must be between 0 and 1, but it is {cgmlp_weight}")
         self.size = size
         self.attn = attn
         self.cgmlp = cgmlp
@@ -190,6 +190,6 @@ class BranchformerBlock(nn.Module):
         return weights[:, 0, None, None] * by_attention + weights[:, 1, None, None] * by_gating
 
     def _pool(self, x: Tensor, scorer: nn.Module, context: SelfAttentionContext) -> Tensor:
-        """(batch, size): the mean over time, weighted by what `scorer` sees in each frame."""
+        """(batch, size): the mean over time, weighted by the score of each frame."""
         scores = scorer(x).transpose(1, 2) / math.sqrt(self.size) + context.bias.squeeze(1)
         return torch.matmul(scores.softmax(-1), x).squeeze(1)

@@ -30,7 +30,7 @@ from tympan.nn.position import POSITION_CLASSES
 class ConformerEncoder(BlockEncoder):
     """`encoder: conformer`.
 
-    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    `use_flash_attn` is accepted but has no effect: torch's fused attention is used whenever possible.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class ConformerEncoder(BlockEncoder):
 
 
 class ConformerBlock(nn.Module):
-    """Half a feed-forward (macaron), self-attention, convolution, (half) a feed-forward; each around a residual."""
+    """Half a feed-forward (macaron), self-attention, convolution, (half) a feed-forward; each with a residual."""
 
     def __init__(
         self,

@@ -26,9 +26,9 @@ from tympan.nn.position import POSITION_CLASSES
 
 
 class EBranchformerEncoder(BlockEncoder):
-    """`encoder: e_branchformer`. Intermediate CTC sees outputs without the last normalisation, as in ESPnet2.
+    """`encoder: e_branchformer`. Intermediate CTC uses outputs without the final normalization, as in ESPnet2.
 
-    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    `use_flash_attn` is accepted but has no effect: torch's fused attention is used whenever possible.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class EBranchformerEncoder(BlockEncoder):
 
 
 class EBranchformerBlock(nn.Module):
-    """Attention and gating MLP side by side, merged by a depthwise convolution; feed-forwards around."""
+    """Attention and gating MLP in parallel, merged by a depthwise convolution, between two feed-forward layers."""
 
     def __init__(
         self,

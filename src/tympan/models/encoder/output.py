@@ -1,4 +1,4 @@
-"""What an encoder gives."""
+"""The output of an encoder."""
 
 from __future__ import annotations
 

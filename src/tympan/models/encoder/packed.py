@@ -1,8 +1,8 @@
-"""Encoding utterances of different lengths on a CPU without spending anything on padding.
+"""Encode utterances of different lengths on a CPU without computing padding.
 
-Outside attention and convolution a block treats every frame alone. So the frames of all utterances lie behind one
-another in one long sequence, and its products are as large as those of a batch; attention looks at the spans of the
-utterances one by one, and convolutions put as many empty frames between them as they see to either side.
+Except for attention and convolution, a block processes every frame independently. So the frames of all utterances are
+concatenated into one long sequence, and matrix products are as large as those of a batch. Attention processes the
+utterances one by one, and convolutions insert as many empty frames between them as they see on either side.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ from tympan.nn.input_layer import InputLayer
 from tympan.nn.position import Positioned
 
 MAX_PADDING = 0.05
-"""Of the input layer, which takes utterances of nearly the same length together: its convolutions are large."""
+"""Maximum padding in the input layer, which groups utterances of similar length: its convolutions are large."""
 MAX_FRAMES = 2000
-"""Of features in one call of the input layer, and of encoder frames in one sequence: the cache holds no more."""
+"""Limits of features per call of the input layer and of encoder frames per sequence, set by the cache size."""
 
 
 @dataclass(frozen=True)
 class _Entered:
-    """An utterance behind the input layer, with the table of positions of those it went through it with."""
+    """An utterance after the input layer, with the table of positions of its group."""
 
     x: Tensor  # (frames, size)
     table: Tensor | None
 
 
 def is_packable(encoder: object) -> bool:
-    """Whether an encoder has this ability, and its options allow it."""
+    """Whether an encoder supports this, and its options allow it."""
     return isinstance(encoder, Packs) and encoder.packs_batches
 
 
 @dataclass(frozen=True)
 class PackableLayers:
-    """The layers of an encoder that can take utterances behind one another."""
+    """The layers of an encoder that can process concatenated utterances."""
 
     embed: InputLayer
     blocks: Iterable[nn.Module]
     """Called with x (1, frames, size), a mask with gaps between the utterances, and a context with spans."""
     after_norm: nn.Module | None
     reach: int
-    """Frames that the convolutions of a block see to either side."""
+    """Number of frames that the convolutions of a block see on either side."""
 
 
 def encode_packed(layers: PackableLayers, features: Tensor, lengths: Tensor) -> EncoderOutput:
-    """features (batch, time, input size). The same numbers as for each utterance alone."""
+    """features (batch, time, input size). The result is the same as for each utterance by itself."""
     out_lengths = layers.embed.output_lengths(lengths)
     frames = out_lengths.tolist()
     entered: dict[int, _Entered] = {}
@@ -68,7 +68,7 @@ def encode_packed(layers: PackableLayers, features: Tensor, lengths: Tensor) -> 
 
 
 def group_by_length(lengths: Sequence[float], *, max_padding: float, max_total: float) -> list[list[int]]:
-    """Places in `lengths`, longest first; none is padded by more than a share `max_padding` of its group's longest."""
+    """Groups of indices into `lengths`, longest first; padding is at most a fraction `max_padding` of the longest."""
     groups: list[list[int]] = []
     for place in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
         if groups:
@@ -81,7 +81,7 @@ def group_by_length(lengths: Sequence[float], *, max_padding: float, max_total: 
 
 
 def _sequences(frames: Sequence[int]) -> list[list[int]]:
-    """Places of the utterances that lie in one sequence, the longest first."""
+    """Indices of the utterances of one sequence, the longest first."""
     sequences: list[list[int]] = []
     total = 0
     for place in sorted(range(len(frames)), key=lambda i: -frames[i]):
@@ -99,7 +99,7 @@ def _run_blocks(layers: PackableLayers, utterances: Sequence[_Entered]) -> list[
     spans = tuple((end - count, end) for end, count in zip(ends, frames, strict=True) if count)
     x = torch.cat([utterance.x for utterance in utterances]).unsqueeze(0)
     mask = _mask_with_gaps(frames, layers.reach)
-    table = utterances[0].table  # of the longest: the others' lie in its middle
+    table = utterances[0].table  # of the longest: the tables of the others are its middle parts
     context = SelfAttentionContext(x.new_zeros(1, 1, 1, x.size(1)), table, spans=spans)
     for block in layers.blocks:
         x = block(x, mask, context)
@@ -109,7 +109,7 @@ def _run_blocks(layers: PackableLayers, utterances: Sequence[_Entered]) -> list[
 
 
 def _mask_with_gaps(frames: Sequence[int], gap: int) -> Tensor:
-    """(1, places), False in the `gap` places behind each utterance but the last."""
+    """(1, slots), False in the `gap` slots after each utterance except the last."""
     runs = torch.tensor([run for count in frames for run in (count, gap)][:-1])
     return (torch.arange(len(runs)) % 2 == 0).repeat_interleave(runs).unsqueeze(0)
 

@@ -15,7 +15,7 @@ from tympan.nn.typed_torch import ModuleList
 
 
 class RnnEncoder(nn.Module):
-    """`encoder: rnn`. `subsample` has a factor a layer (1 where it is short); it needs `use_projection`."""
+    """`encoder: rnn`. `subsample` has one factor per layer (missing ones are 1); it needs `use_projection`."""
 
     def __init__(
         self,
@@ -52,5 +52,5 @@ class RnnEncoder(nn.Module):
         return EncoderOutput(x * length_mask(lengths, x.size(1)).unsqueeze(-1), lengths)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
+        """Number of output frames for a number of input frames."""
         return self.enc[0].output_lengths(lengths)

@@ -22,7 +22,7 @@ from tympan.nn.position import PositionalEncoding
 class TransformerEncoder(BlockEncoder):
     """`encoder: transformer`.
 
-    `use_flash_attn` is accepted and changes nothing: attention is fused wherever torch can.
+    `use_flash_attn` is accepted but has no effect: torch's fused attention is used whenever possible.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class TransformerEncoder(BlockEncoder):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention and feed-forward, each around a residual."""
+    """Self-attention and feed-forward, each with a residual connection."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from tympan.nn.vgg import Vgg2l
 
 
 class VggRnnEncoder(nn.Module):
-    """`encoder: vgg_rnn`. `in_channel` is the number of feature streams side by side (3 with deltas)."""
+    """`encoder: vgg_rnn`. `in_channel` is the number of concatenated feature streams (3 with deltas)."""
 
     def __init__(
         self,
@@ -33,7 +33,9 @@ class VggRnnEncoder(nn.Module):
     ) -> None:
         super().__init__()
         if input_size % in_channel:
-            raise UserError(f"features of size {input_size} can't be split into encoder_conf in_channel={in_channel}")
+            raise UserError(
+                f"the feature size {input_size} must be a multiple of encoder_conf in_channel, which is {in_channel}"
+            )
         self.output_size = output_size
         vgg = Vgg2l(in_channel)
         rnn = build_rnn(
@@ -57,7 +59,7 @@ class VggRnnEncoder(nn.Module):
         return EncoderOutput(x * length_mask(lengths, x.size(1)).unsqueeze(-1), lengths)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames that come out for frames that go in."""
+        """Number of output frames for a number of input frames."""
         for part in self.enc:
             lengths = part.output_lengths(lengths)
         return lengths

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def build_lm(config: LmTrainConfig) -> LanguageModel:
-    """The model of `config`, initialised as `config.init` says."""
+    """Build the model of `config`, with the initialization of `config.init`."""
     if not config.token_list:
         raise UserError("a language model needs --token_list")
     vocab_size = len(config.token_list)

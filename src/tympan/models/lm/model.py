@@ -1,4 +1,4 @@
-"""The language model as training and scoring see it: text in, loss per token out."""
+"""The language model as used by training and scoring: from text to a loss per token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tympan.nn.beam_state import BeamState
 
 
 class LanguageModel(nn.Module):
-    """Predicts each token of a sentence, and its end, from those before it."""
+    """Predicts each token of a sentence, and its end, from the previous tokens."""
 
     def __init__(
         self, lm: NextTokenModel, *, vocab_size: int, ignore_id: Annotated[int, Range(-1_000_000, 1_000_000)] = 0
@@ -23,27 +23,27 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.lm = lm
         self.vocab_size = vocab_size
-        # ESPnet2's convention: one symbol, the last of the list, begins and ends a sentence.
+        # ESPnet2's convention: the last symbol of the list both begins and ends a sentence.
         self.sos = vocab_size - 1
         self.eos = vocab_size - 1
-        # Shared with the CTC blank, which no text holds.
+        # Shared with the CTC blank, which never occurs in a text.
         self.ignore_id = ignore_id
 
     def forward(self, text: Tensor, text_lengths: Tensor) -> Loss:
-        """The loss is normalised by tokens (the end counts as one); its exponential is the perplexity."""
+        """The loss is normalized by tokens (the end counts as one); its exponential is the perplexity."""
         nll, lengths = self.nll(text, text_lengths)
         total, count = nll.sum(), lengths.sum()
         mean = Stat(total=total.detach(), count=count)
         return Loss(terms=(LossTerm(total=total, count=count),), stats={"loss": mean, PERPLEXITY: mean})
 
     def collect_feats(self, text: Tensor, text_lengths: Tensor) -> dict[str, Tensor]:
-        """Text has no features to gather statistics of."""
+        """Text has no features to collect statistics of."""
         return {}
 
     def nll(self, text: Tensor, text_lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Negative log-likelihood of each token and the end, (batch, length + 1), zero in the padding; the lengths.
 
-        Text (batch, length) may be padded with anything and to any length; the lengths that come back count the end.
+        Text (batch, length) may be padded with any value and to any length; the returned lengths count the end.
         """
         positions = torch.arange(text.size(1) + 1, device=text.device)
         is_text = positions[:-1] < text_lengths.unsqueeze(1)
@@ -57,7 +57,7 @@ class LanguageModel(nn.Module):
         return nll.masked_fill(positions >= lengths.unsqueeze(1), 0.0), lengths
 
     def start(self, utterances: int, beams: int, device: torch.device, dtype: torch.dtype) -> BeamState:
-        """State of a search before the first token; feed `sos` first."""
+        """State of a search before the first token; start with `sos`."""
         return self.lm.start(utterances, beams, device, dtype)
 
     def step(self, tokens: Tensor, state: Any) -> tuple[Tensor, BeamState]:

@@ -15,7 +15,7 @@ from tympan.models.lm.model import LanguageModel
 
 @dataclass(frozen=True)
 class TextScore:
-    """Negative log-likelihood (natural logarithm) of one or more sentences, and their tokens with the ends."""
+    """Negative log-likelihood (natural logarithm) of sentences, and their number of tokens including the ends."""
 
     nll: float
     tokens: int
@@ -34,9 +34,9 @@ def score_texts(
     device: torch.device,
     unk_id: int | None = None,
 ) -> Iterator[tuple[str, TextScore, int]]:
-    """For each utterance, in the order of the data: id, score, and how many of its tokens are `unk_id`.
+    """For each utterance, in the order of the data: id, score, and number of tokens that are `unk_id`.
 
-    Padding changes no score, so that any batch size gives the same.
+    Padding changes no score, so the result does not depend on the batch size.
     """
     for first in range(0, len(dataset), batch_size):
         utterances = [dataset[row, 0] for row in range(first, min(first + batch_size, len(dataset)))]

@@ -47,7 +47,7 @@ class SequentialRnnLm(nn.Module):
             )
         self.drop = Dropout(dropout_rate)
         self.encoder = nn.Embedding(vocab_size, unit, padding_idx=ignore_id)
-        # torch warns that dropout between layers needs two of them.
+        # torch warns about dropout with a single layer.
         between = dropout_rate if nlayers > 1 else 0.0
         self.rnn = _rnn(rnn_type, unit, hidden_size, nlayers, between)
         self.decoder = nn.Linear(hidden_size, vocab_size)
@@ -94,7 +94,7 @@ def _rnn(name: str, unit: int, hidden_size: int, layers: int, dropout: float) ->
 
 
 def _layers_first(tensor: Tensor) -> Tensor:
-    """(U, B, L, H) -> (L, N, H), as torch's recurrent layers want it."""
+    """(U, B, L, H) -> (L, N, H), as torch's recurrent layers expect it."""
     return tensor.flatten(0, 1).transpose(0, 1).contiguous()
 
 

@@ -24,7 +24,7 @@ from tympan.nn.typed_torch import ModuleList
 # Shapes: U utterances, B beams, N = U * B (or the sentences of a batch), T tokens, V vocabulary.
 
 _BLANK = 0
-"""ESPnet2 attends to no token 0: it pads with it. A search may choose it, so that this is kept beyond padding."""
+"""ESPnet2 masks token 0, its padding, in attention. A search can select it, so it is masked there too."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class TransformerLmState(BeamState):
 
 
 class TransformerLm(nn.Module):
-    """Embedding, Transformer blocks that look back only, projection onto the vocabulary."""
+    """Embedding, causal Transformer blocks, projection onto the vocabulary."""
 
     def __init__(
         self,
@@ -51,7 +51,9 @@ class TransformerLm(nn.Module):
     ) -> None:
         super().__init__()
         if att_unit % head:
-            raise UserError(f"lm_conf: att_unit must be a multiple of head, but {att_unit} is not one of {head}")
+            raise UserError(
+                f"lm_conf: att_unit must be a multiple of head, but att_unit is {att_unit} and head is {head}"
+            )
         self.heads, self.head_size = head, att_unit // head
         self.embed = nn.Embedding(vocab_size, embed_unit)
         self.encoder = _Encoder(
@@ -122,13 +124,13 @@ class _Encoder(nn.Module):
         self.after_norm = LayerNorm(size)
 
     def enter(self, x: Tensor, first: int = 0) -> Tensor:
-        """Embedded tokens (N, T, input size) as the first block takes them; `first`: the position of x[:, 0]."""
+        """Embedded tokens (N, T, input size) as input of the first block; `first` is the position of x[:, 0]."""
         x = self.embed(x).x
         return x if self.position is None else self.position(x, first).x
 
     def forward(self, x: Tensor, is_key: Tensor) -> Tensor:
         x = self.enter(x)
-        # Added up, a token that is both masked and in the future must not overflow half precision.
+        # The sum for a token that is both masked and in the future must not overflow in half precision.
         bias = torch.minimum(key_bias(is_key, x.dtype), causal_bias(x.size(1), x.dtype, x.device))
         for block in self.encoders:
             x = block(x, bias)
@@ -137,7 +139,7 @@ class _Encoder(nn.Module):
 
 
 class _Block(nn.Module):
-    """Self-attention and feed-forward, each normalised before and added to its input."""
+    """Self-attention and feed-forward, each with pre-normalization and a residual connection."""
 
     def __init__(
         self, size: int, self_attn: MultiHeadedAttention, feed_forward: PositionwiseFeedForward, dropout_rate: float
@@ -153,7 +155,7 @@ class _Block(nn.Module):
         return self._feed_forward(x + self.dropout(self.self_attn.attend_to_self(self.norm1(x), bias)))
 
     def step(self, x: Tensor, layer: int, cache: PrefixCache, bias: Tensor) -> Tensor:
-        """One more token x (U, B, size) of every hypothesis, which attends to those before it and itself."""
+        """One step: the next token x (U, B, size) of every hypothesis attends to itself and the previous ones."""
         return self._feed_forward(x + cache.attend(layer, self.self_attn, self.norm1(x), bias))
 
     def _feed_forward(self, x: Tensor) -> Tensor:
