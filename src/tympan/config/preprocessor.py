@@ -27,5 +27,5 @@ class PreprocessorConf:
     audio_pad_value: Annotated[float, Range(-1_000_000, 1_000_000)] = 0.0
     whisper_language: str | None = None
     whisper_task: str | None = None
-    text_length_warning_thres: int = 500
+    text_length_warning_thres: Annotated[int, Range(0, 1_000_000_000)] = 500
     """Training begins with a warning if transcripts have more tokens than this; 0 or less never warns."""

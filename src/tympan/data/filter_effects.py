@@ -10,10 +10,11 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 
+from tympan.config.range import Range
 from tympan.data.waveform_effects import Effect
 from tympan.errors import UserError
 
@@ -55,7 +56,7 @@ def _recur(x: np.ndarray, y: np.ndarray, b0: float, b1: float, b2: float, a1: fl
 class Deemphasis(Effect):
     """y[t] = x[t] + coeff * y[t - 1]."""
 
-    coeff: float = 0.97
+    coeff: Annotated[float, Range(-1, 1)] = 0.97
 
     def __call__(self, samples: np.ndarray, _rate: int, _rng: np.random.Generator) -> np.ndarray:
         return recursive_filter(samples, (1.0, 0.0, 0.0), (1.0, -self.coeff, 0.0))
@@ -65,8 +66,8 @@ class Deemphasis(Effect):
 class Lowpass(Effect):
     """`Q` is the quality factor: higher is steeper."""
 
-    cutoff_freq: float = 1000
-    Q: float = 0.707
+    cutoff_freq: Annotated[float, Range(above=0, most=1_000_000)] = 1000
+    Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
     needs_rate: ClassVar[bool] = True
 
     def __call__(self, samples: np.ndarray, rate: int, _rng: np.random.Generator) -> np.ndarray:
@@ -78,8 +79,8 @@ class Lowpass(Effect):
 class Highpass(Effect):
     """As `Lowpass`."""
 
-    cutoff_freq: float = 3000
-    Q: float = 0.707
+    cutoff_freq: Annotated[float, Range(above=0, most=1_000_000)] = 3000
+    Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
     needs_rate: ClassVar[bool] = True
 
     def __call__(self, samples: np.ndarray, rate: int, _rng: np.random.Generator) -> np.ndarray:
@@ -91,8 +92,8 @@ class Highpass(Effect):
 class Bandpass(Effect):
     """A peak of 0 dB, or of `Q` with `const_skirt_gain`."""
 
-    center_freq: float = 3000
-    Q: float = 0.707
+    center_freq: Annotated[float, Range(above=0, most=1_000_000)] = 3000
+    Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
     const_skirt_gain: bool = False
     needs_rate: ClassVar[bool] = True
 
@@ -106,8 +107,8 @@ class Bandpass(Effect):
 class Bandreject(Effect):
     """A notch at `center_freq`."""
 
-    center_freq: float = 3000
-    Q: float = 0.707
+    center_freq: Annotated[float, Range(above=0, most=1_000_000)] = 3000
+    Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
     needs_rate: ClassVar[bool] = True
 
     def __call__(self, samples: np.ndarray, rate: int, _rng: np.random.Generator) -> np.ndarray:
@@ -119,9 +120,9 @@ class Bandreject(Effect):
 class Equalization(Effect):
     """`gain` in dB at `center_freq`."""
 
-    center_freq: float = 1000
-    gain: float = 0.0
-    Q: float = 0.707
+    center_freq: Annotated[float, Range(above=0, most=1_000_000)] = 1000
+    gain: Annotated[float, Range(-200, 200)] = 0.0
+    Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
     needs_rate: ClassVar[bool] = True
 
     def __call__(self, samples: np.ndarray, rate: int, _rng: np.random.Generator) -> np.ndarray:

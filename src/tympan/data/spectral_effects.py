@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tympan.config.range import Range
 from tympan.data.audio import resample
 from tympan.data.waveform_effects import Effect, require_factor
 
@@ -95,10 +96,10 @@ def stretched(spectrum: Tensor, factor: float, advance: Tensor) -> Tensor:
 class TimeStretch(Effect):
     """Speed without pitch."""
 
-    factor: float
-    n_fft: float = 0.032
-    win_length: float | None = None
-    hop_length: float | None = 0.008
+    factor: Annotated[float, Range(0.01, 100)]
+    n_fft: Annotated[float, Range(above=0, most=1_000_000)] = 0.032
+    win_length: Annotated[float | None, Range(above=0, most=1_000_000)] = None
+    hop_length: Annotated[float | None, Range(above=0, most=1_000_000)] = 0.008
     window: Window | None = "hann"
     needs_rate: ClassVar[bool] = True
 
@@ -121,11 +122,11 @@ class TimeStretch(Effect):
 class PitchShift(Effect):
     """Pitch without speed: `n_steps` of `bins_per_octave`."""
 
-    n_steps: float
-    bins_per_octave: int = 12
-    n_fft: float = 0.032
-    win_length: float | None = None
-    hop_length: float | None = 0.008
+    n_steps: Annotated[float, Range(-120, 120)]
+    bins_per_octave: Annotated[int, Range(1, 10_000)] = 12
+    n_fft: Annotated[float, Range(above=0, most=1_000_000)] = 0.032
+    win_length: Annotated[float | None, Range(above=0, most=1_000_000)] = None
+    hop_length: Annotated[float | None, Range(above=0, most=1_000_000)] = 0.008
     window: Window | None = "hann"
     needs_rate: ClassVar[bool] = True
 
@@ -144,10 +145,10 @@ class PitchShift(Effect):
 class CorruptPhase(Effect):
     """Gaussian noise of standard deviation `scale`, in radians, on every phase."""
 
-    scale: float = 0.5
-    n_fft: float = 0.032
-    win_length: float | None = None
-    hop_length: float | None = 0.008
+    scale: Annotated[float, Range(-1_000, 1_000)] = 0.5
+    n_fft: Annotated[float, Range(above=0, most=1_000_000)] = 0.032
+    win_length: Annotated[float | None, Range(above=0, most=1_000_000)] = None
+    hop_length: Annotated[float | None, Range(above=0, most=1_000_000)] = 0.008
     window: Window | None = "hann"
     needs_rate: ClassVar[bool] = True
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 import soxr
 
+from tympan.config.range import Range
 from tympan.data.audio import resample
 from tympan.errors import UserError
 
@@ -46,7 +47,7 @@ def require_factor(factor: float) -> float:
 class SpeedPerturb(Effect):
     """Speed and pitch."""
 
-    factor: float
+    factor: Annotated[float, Range(0.01, 100)]
 
     def __post_init__(self) -> None:
         require_factor(self.factor)
@@ -63,8 +64,8 @@ class SpeedPerturb(Effect):
 class Volume(Effect):
     """A gain between two limits (Tympan)."""
 
-    low_db: float = -6.0
-    high_db: float = 6.0
+    low_db: Annotated[float, Range(-200, 200)] = -6.0
+    high_db: Annotated[float, Range(-200, 200)] = 6.0
 
     def __call__(self, samples: np.ndarray, _rate: int, rng: np.random.Generator) -> np.ndarray:
         return np.asarray(samples * np.float32(10 ** (rng.uniform(self.low_db, self.high_db) / 20)))
@@ -74,8 +75,8 @@ class Volume(Effect):
 class WhiteNoise(Effect):
     """Gaussian noise at a signal-to-noise ratio between two limits in dB (Tympan)."""
 
-    max_snr: float = 40.0
-    min_snr: float = 20.0
+    max_snr: Annotated[float, Range(-200, 200)] = 40.0
+    min_snr: Annotated[float, Range(-200, 200)] = 20.0
 
     def __call__(self, samples: np.ndarray, _rate: int, rng: np.random.Generator) -> np.ndarray:
         noise = rng.standard_normal(samples.shape, dtype=np.float32)
@@ -89,8 +90,8 @@ class WhiteNoise(Effect):
 class Clipping(Effect):
     """Samples beyond two quantiles take their values."""
 
-    min_quantile: float = 0.0
-    max_quantile: float = 0.9
+    min_quantile: Annotated[float, Range(0, 1)] = 0.0
+    max_quantile: Annotated[float, Range(0, 1)] = 0.9
 
     def __call__(self, samples: np.ndarray, _rate: int, _rng: np.random.Generator) -> np.ndarray:
         low, high = np.quantile(samples, [self.min_quantile, self.max_quantile])
@@ -101,7 +102,7 @@ class Clipping(Effect):
 class Preemphasis(Effect):
     """x[t] - coeff * x[t - 1]."""
 
-    coeff: float = 0.97
+    coeff: Annotated[float, Range(-1, 1)] = 0.97
 
     def __call__(self, samples: np.ndarray, _rate: int, _rng: np.random.Generator) -> np.ndarray:
         out: np.ndarray = samples.copy()
@@ -129,7 +130,7 @@ class Reverse(Effect):
 class Contrast(Effect):
     """Louder by a sine of the amplitude, as sox's `contrast` does it; 0 is a change too."""
 
-    enhancement_amount: float = 75.0
+    enhancement_amount: Annotated[float, Range(0, 100)] = 75.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.enhancement_amount <= 100:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.masks import length_mask
 
@@ -17,11 +20,11 @@ class SlidingWindow(nn.Module):
 
     def __init__(
         self,
-        win_length: int = 400,
-        hop_length: int = 160,
-        channels: int = 1,
-        padding: int | None = None,
-        fs: int | str | None = None,
+        win_length: Annotated[int, Range(above=0, most=1_000_000)] = 400,
+        hop_length: Annotated[int, Range(above=0, most=1_000_000)] = 160,
+        channels: Annotated[int, Range(1, 1_000)] = 1,
+        padding: Annotated[int | None, Range(0, 1_000_000)] = None,
+        fs: Annotated[int | str | None, Range(100, 1_000_000)] = None,
     ) -> None:
         super().__init__()
         if padding is not None:

@@ -19,7 +19,7 @@ class LinearProjection(nn.Module):
     def __init__(
         self,
         *,
-        input_size: int | None = None,
+        input_size: Annotated[int | None, Range(1, 1_000_000)] = None,
         output_size: Annotated[int, Range(1, 1_000_000)],
         dropout: Annotated[float, Range(0, 1)] = 0.0,
     ) -> None:

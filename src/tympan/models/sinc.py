@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.batch_norm import MaskedBatchNorm1d
 from tympan.nn.dropout import Dropout
@@ -33,10 +34,10 @@ class LightweightSincConvs(nn.Module):
     def __init__(
         self,
         *,
-        input_size: int | None = None,
-        fs: int | float | str = 16000,
-        in_channels: int = 1,
-        out_channels: int = 256,
+        input_size: Annotated[int | None, Range(1, 1_000_000)] = None,
+        fs: Annotated[int | float | str, Range(100, 1_000_000)] = 16000,
+        in_channels: Annotated[int, Range(1, 1_000)] = 1,
+        out_channels: Annotated[int, Range(1, 1_000_000)] = 256,
         activation_type: Literal["leakyrelu", "relu"] = "leakyrelu",
         dropout_type: Literal["dropout", "spatial", "dropout2d"] = "dropout",
         windowing_type: Literal["hamming", "none"] = "hamming",

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tympan.errors import UserError
+from tympan.runtime.child import module_command
 from tympan.runtime.stop import EXIT_REQUEUE
 
 _PR_SET_PDEATHSIG = 1
@@ -24,7 +25,7 @@ def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str
     shown = f"tympan {name} {shlex.join(arguments)}"
     print(f"    $ {shown}", flush=True)
     process = subprocess.Popen(
-        [sys.executable, "-m", f"tympan.bin.{name}", *arguments],
+        module_command(f"tympan.bin.{name}", arguments),
         env={**os.environ, **(environment or {})},
         preexec_fn=_end_with_parent if sys.platform == "linux" else None,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -15,6 +14,7 @@ from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
 from tympan.recipe.options import RecipeOptions
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.child import PYTHON
 
 CONF = Path(__file__).parent / "conf"
 
@@ -142,7 +142,7 @@ def new_recipe(options: NewOptions) -> None:
         _write_lexicon(options, options.lexicon)
         values["token_type"] = "phn"
         _write_conf(options.name, RECIPE_YAML.format(**values) + PHONES_YAML, settings="new_phones")
-    _write(options.name / "run.sh", RUN_SH.format(tympan=Path(sys.executable).with_name("tympan")))
+    _write(options.name / "run.sh", RUN_SH.format(tympan=Path(PYTHON).with_name("tympan")))
     (options.name / "run.sh").chmod(0o755)
 
 

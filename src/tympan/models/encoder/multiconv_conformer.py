@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor, nn
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.models.encoder.blocks import BlockEncoder, build_self_attention, per_layer, resolve_position_types
 from tympan.models.encoder.conformer import ConformerBlock
@@ -29,17 +30,17 @@ class MultiConvConformerEncoder(BlockEncoder):
         self,
         *,
         input_size: int,
-        output_size: int = 256,
-        attention_heads: int = 4,
-        linear_units: int = 2048,
-        num_blocks: int = 6,
-        dropout_rate: float = 0.1,
-        positional_dropout_rate: float = 0.1,
-        attention_dropout_rate: float = 0.0,
-        cgmlp_linear_units: int = 2048,
+        output_size: Annotated[int, Range(1, 1_000_000)] = 256,
+        attention_heads: Annotated[int, Range(1, 10_000)] = 4,
+        linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
+        num_blocks: Annotated[int, Range(1, 1_000)] = 6,
+        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        cgmlp_linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
         multicgmlp_type: Literal["sum", "weighted_sum", "concat", "concat_fusion"] = "concat_fusion",
-        multicgmlp_kernel_sizes: int | str = "7,15,23,31",
-        multicgmlp_merge_conv_kernel: int = 31,
+        multicgmlp_kernel_sizes: Annotated[int | str, Range(1, 10_000)] = "7,15,23,31",
+        multicgmlp_merge_conv_kernel: Annotated[int, Range(1, 10_000)] = 31,
         multicgmlp_use_non_linear: bool = True,
         use_linear_after_conv: bool = False,
         gate_activation: Literal["identity", "hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "identity",
@@ -47,7 +48,7 @@ class MultiConvConformerEncoder(BlockEncoder):
         normalize_before: bool = True,
         concat_after: bool = False,
         positionwise_layer_type: Literal["linear", "conv1d", "conv1d-linear"] = "linear",
-        positionwise_conv_kernel_size: int = 3,
+        positionwise_conv_kernel_size: Annotated[int, Range(1, 10_000)] = 3,
         macaron_style: bool = False,
         rel_pos_type: Literal["legacy", "latest"] = "legacy",
         pos_enc_layer_type: Literal["abs_pos", "scaled_abs_pos", "rel_pos", "legacy_rel_pos"] = "rel_pos",
@@ -55,12 +56,12 @@ class MultiConvConformerEncoder(BlockEncoder):
         activation_type: Literal["hardtanh", "tanh", "relu", "selu", "swish", "gelu"] = "swish",
         use_cnn_module: bool = True,
         zero_triu: bool = False,
-        padding_idx: int = -1,
-        interctc_layer_idx: Sequence[int] = (),
+        padding_idx: Annotated[int, Range(-1_000_000, 1_000_000)] = -1,
+        interctc_layer_idx: Annotated[Sequence[int], Range(1, 1_000)] = (),
         interctc_use_conditioning: bool = False,
-        stochastic_depth_rate: float | list[float] = 0.0,
-        layer_drop_rate: float = 0.0,
-        max_pos_emb_len: int = 5000,
+        stochastic_depth_rate: Annotated[float | list[float], Range(0, below=1)] = 0.0,
+        layer_drop_rate: Annotated[float, Range(0, below=1)] = 0.0,
+        max_pos_emb_len: Annotated[int, Range(1, 10_000_000)] = 5000,
     ) -> None:
         attention, position = resolve_position_types(selfattention_layer_type, pos_enc_layer_type, rel_pos_type)
         embed = build_input_layer(
