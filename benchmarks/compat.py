@@ -25,7 +25,6 @@ from typing import Any
 import torch
 import yaml
 
-from tympan.bin.asr_inference import Options as DecodeOptions
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.choices import OPTIMIZERS
 from tympan.config.espnet1 import translate_espnet1, translation_of
@@ -36,6 +35,7 @@ from tympan.config.read import RULES
 from tympan.config.resolve import Layer, Rules, resolve
 from tympan.config.train import TrainConfig
 from tympan.config.yaml_text import read_yaml
+from tympan.decode.options import InferenceOptions as DecodeOptions
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model, build_lm
 from tympan.training.schedulers import build_scheduler

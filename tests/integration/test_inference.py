@@ -277,7 +277,7 @@ def test_files_of_any_name_are_transcribed(
 
 def test_two_recordings_of_one_name_do_not_overwrite_each_other(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(transcribe.main, ["model", "a/1.wav", "b/1.wav", "--output_dir", "out"]) == 2
-    assert "would hold 1.* of both a/1.wav and b/1.wav" in capsys.readouterr().err
+    assert "a/1.wav and b/1.wav would both be written to 1.*" in capsys.readouterr().err
 
 
 def test_formats_of_several_recordings_are_told_apart(
