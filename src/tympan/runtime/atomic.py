@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import secrets
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, overload
+
+from tympan.runtime.child import is_alive
 
 
 @overload
@@ -41,8 +46,10 @@ def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
             os.fsync(stream.fileno())
         os.replace(temporary, target)
         _sync_directory(target.parent)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = os.fspath(target)  # a write to a full disk does not say where
         raise
 
 
@@ -67,8 +74,31 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise
 
 
+def remove_leftovers(directory: Path) -> list[str]:
+    """Remove what killed processes of this host left half written in a directory; returns the names."""
+    removed = []
+    for path in directory.glob(".*.part"):
+        match = _PART.fullmatch(path.name)
+        if match is None or match[1] != _host() or is_alive(int(match[2])):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+        removed.append(path.name)
+    return removed
+
+
+_PART = re.compile(r"\..+\.([0-9a-f]{4})-([0-9]+)-[0-9a-f]{6}\.part", re.DOTALL)
+
+
 def _neighbour(target: Path) -> Path:
-    return target.with_name(f".{target.name}.{secrets.token_hex(6)}.part")
+    """Names host and process, so that it can be known later whether somebody still writes it."""
+    return target.with_name(f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(3)}.part")
+
+
+def _host() -> str:
+    return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:4]
 
 
 def _sync_directory(directory: Path) -> None:

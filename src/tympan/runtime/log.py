@@ -47,6 +47,17 @@ def setup_logging(
 class _FileHandler(logging.FileHandler):
     """Of its own type, so that a second call finds what the first one added."""
 
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A full disk ends the run where it matters, with one message; not with a traceback for every line."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError:  # what was not written before can't be written now
+            return
+
 
 class _ConsoleHandler(_StreamHandler):
     """Writes above a progress bar instead of through it."""

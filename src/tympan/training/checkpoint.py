@@ -151,6 +151,15 @@ def set_aside(directory: Path) -> None:
     (directory / PREVIOUS).unlink(missing_ok=True)
 
 
+def remove_links(directory: Path) -> list[str]:
+    """Remove the spare names that a run which was killed while saving left; returns the names."""
+    found = [path for path in directory.glob(".*.link") if path.name.endswith(".pth.link")]
+    found += [path for path in [directory / f".{NAME}.new"] if path.exists()]
+    for path in found:
+        path.unlink(missing_ok=True)
+    return [path.name for path in found]
+
+
 def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
     """Log what differs between the configuration then and now, and what that difference does not do."""
     changes = changed_options(content, identity)

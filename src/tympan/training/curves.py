@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from tympan.runtime.atomic import atomic_write
-from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.reporter import Done, EpochReporter, Reporter
 
 MAX_SHARE = 0.02
 """Of the time, for drawing: of epochs of 15 s it was an eighth."""
@@ -92,10 +92,16 @@ def draw_curve(path: Path, name: str, curves: Mapping[str, list[tuple[int, float
 class TensorBoard(Quiet):
     """`tensorboard/train` by batches and by epochs, `tensorboard/valid` by epochs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, done: Done | None = None) -> None:
+        """`done` of a resumed run: TensorBoard forgets the points after it, which come again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self.writers = {phase: SummaryWriter(str(directory / phase)) for phase in ("train", "valid")}
+        # In train/, batches and epochs share one axis; batches are what a resumed run repeats.
+        first = (None, None) if done is None else (done.batches + 1, done.epochs + 1)
+        self.writers = {
+            phase: SummaryWriter(str(directory / phase), purge_step=step)
+            for phase, step in zip(("train", "valid"), first, strict=True)
+        }
 
     def logged(self, part: EpochReporter) -> None:
         for name, value in part.last_window.items():

@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,6 +23,14 @@ from tympan.runtime.device import has_float64
 
 Sums = dict[str, tuple[float, float]]
 """(total, count) by name, over all ranks."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How far a run is: finished epochs, and batches trained in all epochs."""
+
+    epochs: int = 0
+    batches: int = 0
 
 
 class EpochReporter:

@@ -22,7 +22,7 @@ from tympan.config.read import RULES
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
 from tympan.models.abilities import Recomputes
-from tympan.runtime.atomic import atomic_write
+from tympan.runtime.atomic import atomic_write, remove_leftovers
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.device import (
     backend_for,
@@ -41,7 +41,7 @@ from tympan.runtime.precision import MasterWeights, Precision, choose_precision
 from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
 from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
-from tympan.training.checkpoint import Identity, load_checkpoint, report_changes, set_aside
+from tympan.training.checkpoint import Identity, load_checkpoint, remove_links, report_changes, set_aside
 from tympan.training.collect_stats import collect_stats
 from tympan.training.data import TrainingData, build_data, build_plain_data
 from tympan.training.init_param import init_from
@@ -206,7 +206,9 @@ def build_trainer(
     check_run(trainer)
     comm.barrier()
     if comm.rank == 0 and not config.dry_run:
-        trainer.writer = _open_experiment(task, config, identity, data, comm, device, is_resumed=is_resumed)
+        trainer.writer = _open_experiment(
+            task, config, identity, data, comm, device, is_resumed=is_resumed, done=trainer.done()
+        )
     return trainer
 
 
@@ -219,9 +221,13 @@ def _open_experiment(
     device: torch.device,
     *,
     is_resumed: bool,
+    done: Done,
 ) -> Writer:
     """Touch the experiment directory, now that no mistake was found."""
     directory = Path(config.output_dir or ".")
+    removed = [*remove_leftovers(directory), *remove_links(directory)]
+    if removed:
+        logging.info("removed what a killed run left half written: %s", ", ".join(removed))
     if not is_resumed:
         set_aside(directory)
     config_text = dump_config(config)
@@ -237,7 +243,7 @@ def _open_experiment(
         keep_last=config.keep_last_models,
         averaging_interval=config.nbest_averaging_interval,
         watchers=build_watchers(
-            config, directory, data.valid, device=device, processes=comm.size, is_resumed=is_resumed
+            config, directory, data.valid, device=device, processes=comm.size, is_resumed=is_resumed, done=done
         ),
     )
 

@@ -16,7 +16,7 @@ from tympan.errors import UserError
 from tympan.runtime.comm import Comm
 from tympan.runtime.seed import seed_step, set_all_seeds
 from tympan.training.checkpoint import Position
-from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.reporter import Done, EpochReporter, Reporter
 from tympan.training.schedulers import moments
 from tympan.training.update import Updater, counts_of, stats_of
 from tympan.training.writer import Writer
@@ -132,6 +132,11 @@ class Trainer:
         self.position = Position(epoch + 1, 0)
         self.writer.checkpoint(self._state(model_state, part=None))
         self.writer.tidy(epoch, self.reporter)
+
+    def done(self) -> Done:
+        """What is trained already."""
+        epochs = self.position.epoch - 1
+        return Done(epochs, self.reporter.batches_until("train", epochs) + self.position.step)
 
     def save(self, part: EpochReporter) -> None:
         """A checkpoint inside the epoch."""

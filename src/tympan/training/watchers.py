@@ -21,7 +21,7 @@ from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.training.attention_plots import AttentionPlots
 from tympan.training.curves import Curves, Quiet, TensorBoard
-from tympan.training.reporter import EpochReporter, Reporter
+from tympan.training.reporter import Done, EpochReporter, Reporter
 from tympan.training.writer import Watcher
 
 FRAMES_PER_SECOND = 100.0
@@ -40,6 +40,7 @@ def build_watchers(
     device: torch.device,
     processes: int,
     is_resumed: bool,
+    done: Done,
 ) -> list[Watcher]:
     """The progress bar on a terminal, and what the options ask for."""
     watchers: list[Watcher] = []
@@ -50,7 +51,7 @@ def build_watchers(
     if config.use_matplotlib:
         watchers.append(Curves(directory / "images"))
     if config.use_tensorboard:
-        watchers.append(TensorBoard(directory / "tensorboard"))
+        watchers.append(TensorBoard(directory / "tensorboard", done=done if is_resumed else None))
     if config.num_att_plot > 0 and config.fsdp and processes > 1:
         logging.warning("--fsdp true: attention is not plotted, since no process holds the whole model")
     elif config.num_att_plot > 0 and has_speech:

@@ -1,0 +1,87 @@
+"""What killed writers leave, and what a full disk says."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from train_corpus import run
+
+from tympan.runtime.atomic import atomic_write, remove_leftovers
+from tympan.runtime.child import code_command
+from tympan.runtime.log import setup_logging
+from tympan.training.curves import TensorBoard
+from tympan.training.reporter import Done, EpochReporter, Reporter
+
+WRITE = (
+    "import os, sys\nfrom tympan.runtime.atomic import atomic_write\n"
+    "with atomic_write(sys.argv[1]) as stream:\n    stream.write('half')\n    os.kill(os.getpid(), 9)\n"
+)
+
+
+def leave_half(path: Path) -> Path:
+    done = subprocess.run([*code_command(WRITE), str(path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    (part,) = path.parent.glob(f".{path.name}.*.part")
+    return part
+
+
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
+    part = leave_half(tmp_path / "config.yaml")
+    others = [tmp_path / name for name in (".mine.part", ".a.ffff-1-0a0b0c.part", "x.part")]
+    for other in others:
+        other.write_text("not ours to remove")
+    with atomic_write(tmp_path / "now.txt") as stream:
+        stream.write("in progress")
+        assert remove_leftovers(tmp_path) == [part.name]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*(p.name for p in others), "now.txt"])
+
+
+def test_the_next_run_removes_them(beeps: Path, tmp_path: Path) -> None:
+    leave_half(tmp_path / "1epoch.pth")
+    (tmp_path / ".latest.pth.link").symlink_to("1epoch.pth")
+    (tmp_path / ".checkpoint.pth.new").write_text("half")
+    done = run(beeps, tmp_path, "--max_epoch", "1")
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_full_disk_names_the_file(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="No space left") as failure, atomic_write(tmp_path / "model.pth"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert failure.value.filename == str(tmp_path / "model.pth")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_does_not_fill_the_console_with_tracebacks(capfd: pytest.CaptureFixture[str]) -> None:
+    setup_logging("INFO", "/dev/full", console=False)
+    try:
+        logging.info("a line that has no room")
+    finally:
+        setup_logging("WARNING", None, console=False)
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_tensorboard_forgets_what_comes_again(tmp_path: Path) -> None:
+    """Trained to batch 6, resumed at batch 4: each point stands once."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from tympan.runtime.comm import Solo
+
+    def log(board: TensorBoard, batches: range) -> None:
+        for batch in batches:
+            part = EpochReporter("train", 1, comm=Solo(), done=batch)
+            part.last_window = {"loss": float(batch)}
+            board.logged(part)
+        board.close()
+
+    log(TensorBoard(tmp_path), range(1, 7))
+    log(TensorBoard(tmp_path, done=Done(epochs=0, batches=4)), range(5, 9))
+    events = EventAccumulator(str(tmp_path / "train"), purge_orphaned_data=True).Reload()
+    assert [event.step for event in events.Scalars("loss_by_batch")] == list(range(1, 9))
+    assert Reporter().stats == {}
