@@ -48,6 +48,7 @@ from tympan.training.init_param import init_from
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
 from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.training.preflight import check_run
+from tympan.training.reporter import Done
 from tympan.training.schedulers import build_scheduler
 from tympan.training.task import AnyTask, check_data_names, data_of, start_command
 from tympan.training.trainer import Stopped, Trainer
