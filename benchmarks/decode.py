@@ -143,7 +143,7 @@ def random_model(folder: Path) -> Any:
     return LoadedModel(
         model=model,
         codec=build_codec(dataclasses.replace(config.text, token_type="char")),
-        input=speech_input(config, model, folder=folder),
+        input=speech_input(config, model, folder=folder, device=torch.device("cpu")),
         device=torch.device("cpu"),
         dtype=torch.float32,
         lm=lm,
