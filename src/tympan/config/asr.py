@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tympan.config.choices import ASR_MODELS
+from tympan.config.choices import ASR_MODELS, TRANSDUCER_DECODERS
 from tympan.config.model import MODEL, SpeechToTextConfig, check_speech_model
-from tympan.config.option import choice, conf_of, not_yet
+from tympan.config.option import choice, conf_of, not_yet, option
 from tympan.config.resolve import Conflict
 from tympan.config.text import check_text
 from tympan.config.train import TrainConfig
@@ -18,12 +18,14 @@ from tympan.config.train import TrainConfig
 class AsrTrainConfig(SpeechToTextConfig):
     """The configuration of a recognizer's training run; every `*_conf` is complete."""
 
-    joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
+    joint_net_conf: dict[str, Any] | None = option(
+        None, help="parameters of the joint network of a transducer", group=MODEL
+    )
     use_lang_prompt: bool = not_yet(False, instead="leave it out")
     use_nlp_prompt: bool = not_yet(False, instead="leave it out")
     aux_ctc_tasks: list[str] = not_yet([], instead="leave it out")
-    model: str = choice(ASR_MODELS, "espnet", help="the model as a whole", group=MODEL)
-    model_conf: dict[str, Any] = conf_of("model", help="its parameters", group=MODEL)
+    model: str = choice(ASR_MODELS, "espnet", help="model class that combines the parts", group=MODEL)
+    model_conf: dict[str, Any] = conf_of("model", help="parameters of --model", group=MODEL)
 
     @staticmethod
     def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -31,6 +33,22 @@ class AsrTrainConfig(SpeechToTextConfig):
         yield from check_speech_model(values)
         ctc_weight = values["model_conf"].get("ctc_weight", 1.0)
         if values["decoder"] is None and ctc_weight != 1.0:
-            text = f"is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found {ctc_weight}"
+            text = (
+                f"is null, so the model is trained with CTC only: use --model_conf ctc_weight=1.0, found {ctc_weight}"
+            )
             yield Conflict(("decoder", "model", "model_conf"), text)
+        yield from _check_transducer(values)
         yield from check_text(values)
+
+
+def _check_transducer(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    if values["decoder"] in TRANSDUCER_DECODERS:
+        return
+    names = " or ".join(TRANSDUCER_DECODERS)
+    if values["model"] == "transducer":
+        yield Conflict(("model", "decoder"), f"is transducer, which needs --decoder {names}, found {values['decoder']}")
+    if values["joint_net_conf"]:
+        yield Conflict(("joint_net_conf", "decoder"), f"needs --decoder {names}, found {values['decoder']}")
+    if values["model_conf"].get("transducer_multi_blank_durations"):
+        text = f"transducer_multi_blank_durations needs --decoder {names}, found {values['decoder']}"
+        yield Conflict(("model_conf", "decoder"), text)

@@ -6,9 +6,9 @@ from tympan.config.range import Range
 from tympan.config.registry import Registry
 from tympan.config.torch_ranges import OPTIMIZER_RANGES, SCHEDULER_RANGES
 
-_NO_FRONTEND = "use 'default', or features of your own with --input_size"
+_NO_FRONTEND = "use 'default', or stored features with --input_size"
 _NO_ENCODER = "use 'conformer' or 'e_branchformer'"
-_NO_DECODER = "use 'transformer' or 'rnn', or null for CTC alone"
+_NO_DECODER = "use 'transformer', 'rnn' or 'transducer', or null for CTC only"
 
 FRONTENDS = Registry(
     "frontend",
@@ -70,6 +70,8 @@ DECODERS = Registry(
     {
         "transformer": "tympan.models.decoder.transformer:TransformerDecoder",
         "rnn": "tympan.models.decoder.rnn:RnnDecoder",
+        "transducer": "tympan.models.decoder.prediction:RnnPrediction",
+        "stateless": "tympan.models.decoder.prediction:StatelessPrediction",
     },
     supplied=["vocab_size", "encoder_output_size"],
     not_yet=dict.fromkeys(
@@ -78,7 +80,6 @@ DECODERS = Registry(
             "lightweight_conv2d",
             "dynamic_conv",
             "dynamic_conv2d",
-            "transducer",
             "transformer_md",
             "mlm",
             "whisper",
@@ -88,6 +89,13 @@ DECODERS = Registry(
         ),
         _NO_DECODER,
     ),
+)
+TRANSDUCER_DECODERS = ("transducer", "stateless")
+"""Those that are prediction networks: they make the model a transducer."""
+JOINT_NETWORKS = Registry(
+    "joint_net",
+    {"joint": "tympan.models.joint_network:JointNetwork"},
+    supplied=["vocab_size", "encoder_size", "decoder_size"],
 )
 CTCS = Registry("ctc", {"ctc": "tympan.models.ctc:Ctc"}, supplied=["odim", "vocab_size", "encoder_output_size"])
 _SHARE = Range(0, 1)
@@ -101,7 +109,7 @@ _MODEL_RANGES = {
 }
 ASR_MODELS = Registry(
     "model",
-    {"espnet": "tympan.models.hybrid:HybridModel"},
+    {"espnet": "tympan.models.hybrid:HybridModel", "transducer": "tympan.models.transducer:TransducerModel"},
     supplied=[
         "vocab_size",
         "token_list",
@@ -116,7 +124,7 @@ ASR_MODELS = Registry(
         "joint_network",
     ],
     ranges=_MODEL_RANGES,
-    not_yet=dict.fromkeys(("maskctc", "pit_espnet"), "use 'espnet', the hybrid of CTC and attention"),
+    not_yet=dict.fromkeys(("maskctc", "pit_espnet"), "use 'espnet', the hybrid CTC/attention model"),
 )
 ST_MODELS = Registry(
     "model",
@@ -178,7 +186,7 @@ OPTIMIZERS = Registry(
     },
     supplied=["params"],
     ranges=OPTIMIZER_RANGES,
-    # ESPnet2 gives SGD a rate of its own; torch's default is another.
+    # ESPnet2's default learning rate for SGD differs from torch's.
     defaults={"sgd": {"lr": 0.1}},
     not_yet={
         **{
@@ -227,7 +235,15 @@ SCHEDULERS = Registry(
     },
     supplied=["optimizer", "scale_fn"],
     ranges=SCHEDULER_RANGES,
-    not_yet={"lambdalr": "it wants a function, which YAML can't hold; use 'package.module:Class' of your own"},
+    not_yet={
+        "lambdalr": "it needs a Python function, which YAML can't hold; write a scheduler class and use "
+        "'package.module:Class'"
+    },
+)
+ADAPTERS = Registry(
+    "adapter",
+    {"lora": "tympan.models.adapter:Lora"},
+    not_yet={"houlsby": "ESPnet2 adds it to the frontend 's3prl' only; use 'lora'"},
 )
 EFFECTS = Registry(
     "effect",
@@ -251,5 +267,5 @@ EFFECTS = Registry(
         "time_stretch": "tympan.data.spectral_effects:TimeStretch",
         "corrupt_phase": "tympan.data.spectral_effects:CorruptPhase",
     },
-    not_yet={"codecs": "ESPnet2 stops with an error there too"},
+    not_yet={"codecs": "ESPnet2 raises an error for it too"},
 )

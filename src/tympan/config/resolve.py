@@ -1,4 +1,4 @@
-"""From layers of given options to one checked configuration."""
+"""Merge layers of options (defaults, files, command line) into one checked configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """Options from one source; `where` makes the place of a key for messages."""
+    """Options from one source; `where` returns the location of a key for messages."""
 
     values: Mapping[str, Any]
     where: Callable[[KeyPath], str]
@@ -30,7 +30,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Conflict:
-    """Options that do not go together; the first one is where it is told."""
+    """Options that can't be used together; the message is about the first one."""
 
     names: tuple[str, ...]
     text: str
@@ -38,12 +38,12 @@ class Conflict:
 
 @dataclass(frozen=True)
 class Rules:
-    """What a command adds to the plain reading of its options.
+    """What a command adds to the parsing of its options.
 
-    `translate` turns a file of another toolkit into ours;
-    `lacking` are ESPnet2's keys of a `*_conf` that our class has not, by `option:class`, with ESPnet2's defaults;
-    `check` finds options that exclude or need each other; `check_always` finds mistakes inside of one option, in an
-    incomplete configuration too.
+    `translate` translates a file of another toolkit;
+    `lacking` are ESPnet2's keys of a `*_conf` that Tympan's class does not have, by `option:class`, with ESPnet2's
+    defaults; `check` finds options that exclude or need each other; `check_always` finds mistakes within one option,
+    also in an incomplete configuration.
     """
 
     translate: Callable[[Document], Document] | None = None
@@ -63,9 +63,9 @@ def resolve(
     mistakes: Mistakes | None = None,
     is_complete: bool = True,
 ) -> Schema:
-    """Lay the layers over the defaults, cast, complete every `*_conf` and check; all mistakes in one UserError.
+    """Merge the layers into the defaults, cast, complete every `*_conf` and check; one UserError reports all mistakes.
 
-    An incomplete configuration (what `--print_config` shows) may lack what has no default.
+    An incomplete configuration (as for `--print_config`) may lack required options.
     """
     return schema(**_Resolver(schema, layers, rules, mistakes or Mistakes(), is_complete).run())
 
@@ -93,12 +93,12 @@ class _Resolver:
             if option.is_conf:
                 self.values[option.name] = self._watched(option, self._conf)
             if self.is_complete and self.values[option.name] is REQUIRED:
-                self.mistakes.add("", f"{option.flag} must be given ({option.extra.help})")
+                self.mistakes.add("", f"{option.flag} is required ({option.extra.help})")
         if self.is_complete:
             self._check_ranges()
         for check in (self.rules.check_always, self.rules.check if self.is_complete else None):
             for conflict in () if check is None else check(self.values):
-                # An option that is wrong by itself stands at its default here: no ground for a second mistake.
+                # An option that was rejected is at its default here: don't report it a second time.
                 if not self.wrong.intersection(conflict.names):
                     self.mistakes.add(self._where(conflict.names[0]), conflict.text)
         self.mistakes.check()
@@ -106,13 +106,13 @@ class _Resolver:
 
     def _check_ranges(self) -> None:
         for option in self.options.values():
-            # The keys of a `*_conf` have ranges of their own, and were checked with them.
+            # The keys of a `*_conf` were checked with their own ranges.
             fault = None if option.is_conf else option.extra.range.fault(self.values[option.name])
             if fault is not None and option.name not in self.wrong:
                 self.mistakes.add(self._where(option.name), fault)
 
     def _watched(self, option: Option, resolve_one: Callable[[Option], Any]) -> Any:
-        """Resolve one option and remember whether it was wrong."""
+        """Resolve one option and record whether it was wrong."""
         before = len(self.mistakes.found)
         value = resolve_one(option)
         if len(self.mistakes.found) > before:
@@ -120,7 +120,7 @@ class _Resolver:
         return value
 
     def _where(self, *path: str) -> str:
-        """The place of an option or a key in it, named unless the place itself names it."""
+        """The location of an option or of a key in it, with its name unless the location contains it."""
         place = self.origin.get(path) or self.origin.get(path[:1]) or self.options[path[0]].flag
         if place == self.options[path[0]].flag:
             return f"{place} {'.'.join(path[1:])}".rstrip()
@@ -132,17 +132,19 @@ class _Resolver:
                 near = nearest(name, self.options)
                 hint = f" Did you mean '{near}'?" if near else ""
                 self.mistakes.add(layer.where((name,)), f"unknown option '{name}'.{hint}")
-            elif self.options[name].is_conf and (isinstance(value, Mapping) or value is None):
+            elif self.options[name].is_conf and value is None:
+                self.given.pop(name, None)  # a null removes what the layers below gave
+            elif self.options[name].is_conf and isinstance(value, Mapping):
                 self.given[name] = self._overlay(self.given.get(name), value, (name,), layer)
             else:
                 self.given[name] = value
                 self.origin[(name,)] = layer.where((name,))
 
-    def _overlay(self, below: Any, over: Mapping[str, Any] | None, path: KeyPath, layer: Layer) -> dict[str, Any]:
-        """`over` on `below`, key by key at any depth; a null takes back what the layers below gave."""
+    def _overlay(self, below: Any, over: Mapping[str, Any], path: KeyPath, layer: Layer) -> dict[str, Any]:
+        """Merge `over` into `below`, key by key at any depth."""
         self.origin[path] = layer.where(path)
-        result = dict(below) if isinstance(below, dict) and over is not None else {}
-        for key, value in (over or {}).items():
+        result = dict(below) if isinstance(below, dict) else {}
+        for key, value in over.items():
             inner = (*path, key)
             if isinstance(value, Mapping):
                 result[key] = self._overlay(result.get(key), value, inner, layer)
@@ -161,7 +163,7 @@ class _Resolver:
                 given = option.extra.aliases.get(given, given)
                 if given in option.extra.not_yet_values:
                     instead = option.extra.not_yet_values[given]
-                    raise UserError(f"ESPnet2 has '{given}', Tympan does not have it yet; {instead}")
+                    raise UserError(f"'{given}' of ESPnet2 is not supported; {instead}")
             value = cast(given, option.type)
             if option.extra.registry is not None and value is not None:
                 value = option.extra.registry.canonical(value)
@@ -169,18 +171,18 @@ class _Resolver:
             self.mistakes.add(where, str(error))
             return option.default
         if option.extra.not_yet is not None and value != option.default:
-            self.mistakes.add(where, f"ESPnet2 has this option, Tympan does not have it yet; {option.extra.not_yet}")
+            self.mistakes.add(where, f"this option of ESPnet2 is not supported; {option.extra.not_yet}")
         return value
 
     def _conf(self, option: Option) -> Any:
         given = self.given.get(option.name, {})
         if not isinstance(given, dict):
-            self.mistakes.add(self._where(option.name), f"wants a mapping, found {given!r}")
+            self.mistakes.add(self._where(option.name), f"expects a mapping, found {given!r}")
             return {}
         if option.extra.conf_of is None and option.extra.registry is None:
             return self._free_conf(option, given)
         if option.extra.conf_of in self.wrong:
-            return {}  # whose keys these are is not known
+            return {}  # the class that these keys belong to is unknown
         try:
             owner, parameters = self._parameters(option)
         except UserError as error:
@@ -188,7 +190,7 @@ class _Resolver:
             return {}
         if parameters is None:
             if given:
-                self.mistakes.add(self._where(option.name), f"has keys, but {option.extra.conf_of} is null")
+                self.mistakes.add(self._where(option.name), f"has keys, but --{option.extra.conf_of} is null")
             return {}
         result = complete(
             self._without_lacking(option, owner, given, parameters),
@@ -207,9 +209,9 @@ class _Resolver:
         if option.extra.not_yet is not None and given != (option.default or {}):
             self.mistakes.add(
                 self._where(option.name),
-                f"ESPnet2 has this option, Tympan does not have it yet; {option.extra.not_yet}",
+                f"this option of ESPnet2 is not supported; {option.extra.not_yet}",
             )
-        if not given:
+        if option.name not in self.given:
             return option.default
         try:
             return cast(given, option.type)
@@ -230,14 +232,16 @@ class _Resolver:
     def _without_lacking(
         self, option: Option, owner: str, given: dict[str, Any], parameters: Mapping[str, Parameter]
     ) -> dict[str, Any]:
-        """Drop keys that only ESPnet2's class has, if they stand at its default: its weights need them no other way."""
+        """Drop keys that only ESPnet2's class has if they are at its default, which does not change the model."""
         chosen = self.values.get(option.extra.conf_of or "", "")
         lacking = self.rules.lacking.get(f"{option.name}:{chosen}", {})
         kept = {}
         for key, value in given.items():
             if key in lacking and value != lacking[key]:
                 where = self._where(option.name, key)
-                self.mistakes.add(where, f"ESPnet2's {owner} has this key, Tympan's takes it at {lacking[key]!r} only")
+                self.mistakes.add(
+                    where, f"ESPnet2's {owner} has this key; Tympan accepts only its default, {lacking[key]!r}"
+                )
             elif key in parameters or key not in lacking:
                 kept[key] = value
         return kept

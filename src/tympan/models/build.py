@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import nn
 
+from tympan.config.choices import TRANSDUCER_DECODERS
 from tympan.config.model import SpeechToTextConfig
 from tympan.config.signature import import_class
 from tympan.models.hybrid import build_hybrid
 from tympan.models.lm.build import build_lm
+from tympan.models.transducer import build_transducer
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
@@ -26,7 +28,7 @@ class Builder(Protocol):
     def __call__(self, config: Any, *, reads_statistics: bool = True) -> nn.Module: ...
 
 
-FAMILIES: Mapping[str, Builder] = {}
+FAMILIES: Mapping[str, Builder] = dict.fromkeys(TRANSDUCER_DECODERS, build_transducer)
 """Builders of models with a special decoder, by the option `decoder`. All others are hybrid."""
 
 

@@ -40,15 +40,25 @@ class ErrorCounter:
         errors = {"cer": 0, "wer": 0}
         units = {"cer": 0, "wer": 0}
         for hypothesis, reference in zip(_cut(best, text_lengths), _cut(text, text_lengths), strict=True):
-            hypothesis_text = self._text(hypothesis).replace(self.blank, "")
-            reference_text = self._text(reference)
-            characters = hypothesis_text.replace(" ", ""), reference_text.replace(" ", "")
-            errors["cer"] += Levenshtein.distance(*characters)
-            units["cer"] += len(characters[1])
-            words = hypothesis_text.split(), reference_text.split()
-            errors["wer"] += Levenshtein.distance(*words)
-            units["wer"] += len(words[1])
+            self._count(self._text(hypothesis), self._text(reference), errors, units)
         return {name: _stat(errors[name], units[name], best) for name in errors}
+
+    def count_texts(self, hypotheses: Sequence[Sequence[int]], text: Tensor, text_lengths: Tensor) -> dict[str, Stat]:
+        """`cer` and `wer` of decoded token ids, without spaces and blanks for `cer`."""
+        errors = {"cer": 0, "wer": 0}
+        units = {"cer": 0, "wer": 0}
+        for hypothesis, reference in zip(hypotheses, _cut(text, text_lengths), strict=True):
+            self._count(self._text(hypothesis), self._text(reference), errors, units)
+        return {name: _stat(errors[name], units[name], text) for name in errors}
+
+    def _count(self, hypothesis: str, reference: str, errors: dict[str, int], units: dict[str, int]) -> None:
+        hypothesis = hypothesis.replace(self.blank, "")
+        characters = hypothesis.replace(" ", ""), reference.replace(" ", "")
+        errors["cer"] += Levenshtein.distance(*characters)
+        units["cer"] += len(characters[1])
+        words = hypothesis.split(), reference.split()
+        errors["wer"] += Levenshtein.distance(*words)
+        units["wer"] += len(words[1])
 
     def _tokens(self, ids: Sequence[int]) -> list[str]:
         return [self.token_list[token] for token in ids]

@@ -15,6 +15,7 @@ from tympan.config import choices
 from tympan.errors import UserError
 from tympan.models.attention import Attended, Text, attention_kept, attention_loss
 from tympan.models.ctc import Ctc
+from tympan.models.ctc_terms import ctc_terms
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
@@ -103,10 +104,7 @@ class HybridModel(nn.Module):
         if aux_ctc:
             raise UserError("model_conf aux_ctc is not supported; remove it")
         if transducer_multi_blank_durations:
-            raise UserError(
-                "model_conf transducer_multi_blank_durations needs a transducer, which Tympan does not support "
-                "yet; remove it"
-            )
+            raise UserError("model_conf transducer_multi_blank_durations needs decoder: transducer; remove it")
         self.token_list = tuple(token_list)
         self.vocab_size = len(token_list)
         if sym_blank not in token_list:
@@ -165,7 +163,16 @@ class HybridModel(nn.Module):
         terms: list[LossTerm] = []
         stats: dict[str, Stat] = {}
         if self.ctc is not None:
-            self._add_ctc_terms(encoded, given, terms, stats)
+            is_counted = (self.report_cer or self.report_wer) and not self.training
+            terms, stats = ctc_terms(
+                self.ctc,
+                encoded,
+                given,
+                weight=self.ctc_weight,
+                inner_weight=self.interctc_weight,
+                blank_id=self.blank_id,
+                counter=self.error_counter if is_counted else None,
+            )
         if self.decoder is not None:
             self._add_attention_term(encoded, given, terms, stats)
         return with_total(terms, stats, count_of(speech.size(0), encoded.out))
@@ -236,22 +243,6 @@ class HybridModel(nn.Module):
             if self.decoder is not None:
                 self._attend(encoded, Text.cut(text, text_lengths).after(self.lang_token_id))
             return weights()
-
-    def _add_ctc_terms(self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]) -> None:
-        assert self.ctc is not None
-        layers = encoded.intermediate if self.interctc_weight > 0 else ()
-        inner_weight = self.interctc_weight if layers else 0.0
-        outputs = [("ctc", encoded.out, 1.0 - inner_weight)]
-        outputs += [(f"interctc_layer{number}", out, inner_weight / len(layers)) for number, out in layers]
-        count = count_of(text.ids.size(0), encoded.out)
-        for name, out, weight in outputs:
-            total = self.ctc(out, encoded.lengths, text.ids, text.lengths, blank_id=self.blank_id).sum()
-            terms.append(LossTerm(total, count, self.ctc_weight * weight))
-            stats[f"loss_{name}"] = Stat(total.detach(), count)
-            if (self.report_cer or self.report_wer) and not self.training:
-                best = self.ctc.argmax(out)
-                cer_name = name.replace("ctc", "cer_ctc") if name == "ctc" else f"cer_{name}"
-                stats[cer_name] = self.error_counter.count_ctc(best, encoded.lengths, text.ids, text.lengths)
 
     def _add_attention_term(
         self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]

@@ -28,7 +28,7 @@ class SpeechModel(Part, Protocol):
     token_list: tuple[str, ...]
     vocab_size: int
     blank_id: int
-    """CTC's (or the transducer's) blank."""
+    """CTC's or the transducer's blank."""
     sos: int
     eos: int
     searches: tuple[str, ...]
@@ -74,11 +74,12 @@ if TYPE_CHECKING:
     # Models are chosen by name, so only this assignment lets the type checker verify that they conform.
     from tympan.models.hybrid import HybridModel
     from tympan.models.st import StModel
+    from tympan.models.transducer import TransducerModel
 
-    _MODELS: tuple[type[SpeechModel], ...] = (HybridModel, StModel)
+    _MODELS: tuple[type[SpeechModel], ...] = (HybridModel, StModel, TransducerModel)
     _WITH_DECODER: tuple[type[HasDecoder], ...] = (HybridModel, StModel)
-    _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel, StModel)
-    _COLLECTED: tuple[type[CollectsFeatures], ...] = (HybridModel, StModel)
-    _ALIGNED: tuple[type[TrainsCtc], ...] = (HybridModel, StModel)
-    _PACKED: tuple[type[Packs], ...] = (HybridModel, StModel)
-    _RECOMPUTED: tuple[type[Recomputes], ...] = (HybridModel, StModel)
+    _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel, StModel, TransducerModel)
+    _COLLECTED: tuple[type[CollectsFeatures], ...] = (HybridModel, StModel, TransducerModel)
+    _ALIGNED: tuple[type[TrainsCtc], ...] = (HybridModel, StModel, TransducerModel)
+    _PACKED: tuple[type[Packs], ...] = (HybridModel, StModel, TransducerModel)
+    _RECOMPUTED: tuple[type[Recomputes], ...] = (HybridModel, StModel, TransducerModel)

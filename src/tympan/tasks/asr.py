@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.tasks.speech import (
@@ -37,7 +37,7 @@ class AsrTask(Task[AsrTrainConfig]):
         return build_asr_model(config)
 
     def complete(self, config: AsrTrainConfig) -> AsrTrainConfig:
-        return replace(config, token_list=complete_text(config.text))
+        return replace(config, token_list=_with_big_blanks(complete_text(config.text), config.model_conf))
 
     def preprocess(self, config: AsrTrainConfig, *, sample_rate: int | None, is_augmented: bool) -> Preprocess | None:
         if not config.use_preprocessor:
@@ -65,3 +65,11 @@ class AsrTask(Task[AsrTrainConfig]):
         yield from empty_texts(batches, "text")
         yield from long_texts(batches, "text", config.preprocessor_conf.get("text_length_warning_thres", 500))
         yield from too_short_for_ctc(model, batches, config.speed_perturb)
+
+
+def _with_big_blanks(tokens: list[str], model_conf: Mapping[str, Any]) -> list[str]:
+    """The tokens of multi-blank transducers stand before the blank, the longest first, as in ESPnet2."""
+    durations = model_conf.get("transducer_multi_blank_durations") or ()
+    place = tokens.index(blank) if (blank := model_conf.get("sym_blank", "<blank>")) in tokens else 0
+    added = [f"<blank{duration}>" for duration in reversed(durations)]
+    return [*tokens[:place], *(token for token in added if token not in tokens), *tokens[place:]]

@@ -1,0 +1,287 @@
+"""The transducer (Graves 2012): from speech and text to a loss, and to an encoding.
+
+Encoder and prediction network meet in the joint network; the loss sums over all alignments
+(`tympan.models.transducer_loss`). CTC can be an auxiliary loss.
+
+Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); text (batch, length).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from tympan.config import choices
+from tympan.config.range import Range
+from tympan.errors import UserError
+from tympan.models.attention import Text, attention_kept
+from tympan.models.ctc import Ctc
+from tympan.models.ctc_terms import ctc_terms
+from tympan.models.decoder.prediction import PredictionNetwork
+from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.packed import is_packable
+from tympan.models.error_rates import ErrorCounter
+from tympan.models.initialize import initialize
+from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.joint_network import JointNetwork
+from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
+from tympan.models.parts import (
+    Augmenter,
+    ConditionsOnCtc,
+    Encoder,
+    Frontend,
+    Normalizer,
+    Preencoder,
+    Recomputes,
+)
+from tympan.models.transducer_greedy import TransducerParts, greedy_accept, greedy_start
+from tympan.models.transducer_loss import transducer_loss
+
+if TYPE_CHECKING:
+    from tympan.config.asr import AsrTrainConfig
+
+MAX_SYMBOLS = 30
+"""Tokens per frame of the greedy search in validation."""
+
+
+def build_transducer(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
+    """Build the model of a configuration whose decoder is a prediction network."""
+    inputs = build_inputs(config, reads_statistics=reads_statistics)
+    encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    assert isinstance(config.token_list, list), "the caller reads a file of tokens"
+    assert config.decoder is not None, "the family is chosen by its decoder"
+    vocab_size = len(config.token_list)
+    decoder: PredictionNetwork = choices.DECODERS.build(config.decoder, config.decoder_conf, vocab_size=vocab_size)
+    model: nn.Module = choices.ASR_MODELS.build(
+        # ESPnet2 calls all its models 'espnet'
+        "transducer" if config.model == "espnet" else config.model,
+        config.model_conf,
+        token_list=config.token_list,
+        frontend=inputs.frontend,
+        specaug=inputs.specaug,
+        normalize=inputs.normalize,
+        preencoder=inputs.preencoder,
+        encoder=encoder,
+        decoder=decoder,
+        joint_network=choices.JOINT_NETWORKS.build(
+            "joint",
+            config.joint_net_conf,
+            vocab_size=vocab_size,
+            encoder_size=encoder.output_size,
+            decoder_size=decoder.output_size,
+        ),
+        ctc=choices.CTCS.build("ctc", config.ctc_conf, vocab_size=vocab_size, encoder_output_size=encoder.output_size),
+    )
+    initialize(model, config.init)
+    return model
+
+
+class TransducerModel(nn.Module):
+    """`model: espnet` or `transducer` with `decoder: transducer` or `stateless`.
+
+    The keys of ESPnet2 that belong to the attention decoder (`lsm_weight`, `length_normalized_loss`, `lang_token_id`)
+    are accepted but have no effect, as in ESPnet2. `cer_transducer` and `wer_transducer` are those of a greedy search.
+    """
+
+    searches: tuple[str, ...] = ("transducer_greedy", "ctc_greedy", "ctc_prefix")
+
+    def __init__(
+        self,
+        *,
+        token_list: Sequence[str],
+        frontend: Frontend | None,
+        specaug: Augmenter | None,
+        normalize: Normalizer | None,
+        preencoder: Preencoder | None,
+        encoder: Encoder,
+        decoder: PredictionNetwork,
+        joint_network: JointNetwork,
+        ctc: Ctc | None,
+        aux_ctc: dict[str, Any] | None = None,
+        ctc_weight: float = 0.5,
+        interctc_weight: float = 0.0,
+        ignore_id: int = -1,
+        lsm_weight: float = 0.0,
+        length_normalized_loss: bool = False,
+        report_cer: bool = True,
+        report_wer: bool = True,
+        sym_space: str = "<space>",
+        sym_blank: str = "<blank>",
+        transducer_multi_blank_durations: Sequence[int] = (),
+        transducer_multi_blank_sigma: float = 0.05,
+        sym_sos: str = "<sos/eos>",
+        sym_eos: str = "<sos/eos>",
+        autocast_frontend: bool = False,
+        extract_feats_in_collect_stats: bool = True,
+        lang_token_id: int = -1,
+        fastemit_lambda: Annotated[float, Range(0, 1)] = 0.0,
+    ) -> None:
+        super().__init__()
+        if aux_ctc:
+            raise UserError("model_conf aux_ctc is not supported; remove it")
+        self.token_list = tuple(token_list)
+        self.vocab_size = len(token_list)
+        if sym_blank not in token_list:
+            raise UserError(f"the token list does not contain the blank '{sym_blank}' (model_conf sym_blank)")
+        self.blank_id = self.token_list.index(sym_blank)
+        self.sos = self.token_list.index(sym_sos) if sym_sos in token_list else self.vocab_size - 1
+        self.eos = self.token_list.index(sym_eos) if sym_eos in token_list else self.vocab_size - 1
+        self.big_blanks = self._find_big_blanks(transducer_multi_blank_durations)
+        self.sigma = transducer_multi_blank_sigma if self.big_blanks else 0.0
+        self.fastemit_lambda = fastemit_lambda
+        self.ctc_weight = ctc_weight
+        self.interctc_weight = interctc_weight
+        self.report_cer = report_cer
+        self.report_wer = report_wer
+        self.extract_feats_in_collect_stats = extract_feats_in_collect_stats
+        self.frontend = frontend
+        self.specaug = specaug
+        self.normalize = normalize
+        self.preencoder = preencoder
+        self.encoder = encoder
+        self.is_conditioned = False
+        if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
+            encoder.add_conditioning(self.vocab_size)
+            self.is_conditioned = True
+        self.decoder = decoder
+        self.joint_network = joint_network
+        self.ctc = ctc if ctc_weight > 0.0 else None
+        if self.ctc is None and (interctc_weight > 0 or self.is_conditioned):
+            raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
+        self.error_counter = ErrorCounter(self.token_list, sym_space, sym_blank)
+
+    def _find_big_blanks(self, durations: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """(token id, duration) of each big blank."""
+        missing = [f"<blank{duration}>" for duration in durations if f"<blank{duration}>" not in self.token_list]
+        if missing or 1 in durations:
+            raise UserError(
+                f"model_conf transducer_multi_blank_durations is {list(durations)}, but "
+                + (f"the token list does not contain {', '.join(missing)}" if missing else "1 is the standard blank")
+            )
+        return tuple((self.token_list.index(f"<blank{duration}>"), duration) for duration in durations)
+
+    def forward(
+        self,
+        speech: Tensor,
+        speech_lengths: Tensor,
+        text: Tensor,
+        text_lengths: Tensor,
+        augment_seed: Tensor | None = None,
+    ) -> Loss:
+        """The loss of a batch of at least one utterance. Text may have any value beyond its lengths."""
+        encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
+        given = Text.cut(text, text_lengths)
+        is_counted = (self.report_cer or self.report_wer) and not self.training
+        count = count_of(speech.size(0), encoded.out)
+        total = self._transducer_losses(encoded, given).sum()
+        terms = [LossTerm(total, count)]
+        stats = {"loss_transducer": Stat(total.detach(), count)}
+        if self.ctc is not None:
+            more_terms, more_stats = ctc_terms(
+                self.ctc,
+                encoded,
+                given,
+                weight=self.ctc_weight,
+                inner_weight=self.interctc_weight,
+                blank_id=self.blank_id,
+                counter=self.error_counter if is_counted else None,
+            )
+            terms += more_terms
+            stats |= more_stats
+        if is_counted:
+            stats |= self._error_rates(encoded, given)
+        return with_total(terms, stats, count)
+
+    def _transducer_losses(self, encoded: EncoderOutput, text: Text) -> Tensor:
+        before = nn.functional.pad(text.ids, (1, 0), value=self.blank_id)
+        predictions = self.decoder(before.masked_fill(before < 0, self.blank_id))
+        return transducer_loss(
+            self.joint_network,
+            self.joint_network.project_frames(encoded.out),
+            self.joint_network.project_predictions(predictions),
+            encoded.lengths,
+            text.ids,
+            text.lengths,
+            blank_id=self.blank_id,
+            big_blanks=self.big_blanks,
+            sigma=self.sigma,
+            fastemit_lambda=self.fastemit_lambda,
+        )
+
+    @torch.no_grad()
+    def _error_rates(self, encoded: EncoderOutput, text: Text) -> dict[str, Stat]:
+        parts, frames = self.transducer_parts, self.joint_network.project_frames(encoded.out)
+        state = greedy_start(parts, frames)
+        found = greedy_accept(parts, state, frames, encoded.lengths, max_symbols=MAX_SYMBOLS).texts
+        rates = self.error_counter.count_texts(found, text.ids, text.lengths)
+        reported = {"cer": self.report_cer, "wer": self.report_wer}
+        return {f"{name}_transducer": stat for name, stat in rates.items() if reported[name]}
+
+    @property
+    def transducer_parts(self) -> TransducerParts:
+        """What a search uses."""
+        return TransducerParts(
+            self.decoder, self.joint_network, self.blank_id, {self.blank_id: 1, **dict(self.big_blanks)}
+        )
+
+    def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
+        """Features and encoder. SpecAugment only in training, from `augment_seed` (batch,) or torch's generator."""
+        features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
+        if self.is_conditioned:
+            return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
+        return self.encoder(features, lengths)
+
+    @property
+    def has_ctc(self) -> bool:
+        return self.ctc is not None
+
+    def ctc_log_posteriors(self, out: Tensor) -> Tensor:
+        """Encoder output (..., time, size) -> (..., time, V), in at least float32."""
+        assert self.ctc is not None
+        return self.ctc.log_softmax(out)
+
+    def set_precision(self, dtype: torch.dtype) -> None:
+        """Convert the weights; features are computed and normalized in at least float32."""
+        set_precision(self, dtype, features=(self.frontend, self.normalize))
+
+    @property
+    def packs_batches(self) -> bool:
+        """Whether padding costs the encoder nothing on a CPU, so that a batch may mix utterances of any length."""
+        return is_packable(self.encoder)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
+        if self.frontend is not None:
+            lengths = self.frontend.output_lengths(lengths)
+        return self.encoder.output_lengths(lengths)
+
+    def collect_feats(
+        self,
+        speech: Tensor,
+        speech_lengths: Tensor,
+        text: Tensor | None = None,
+        text_lengths: Tensor | None = None,
+        augment_seed: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Features before normalization, for `--collect_stats`."""
+        if not self.extract_feats_in_collect_stats or self.frontend is None:
+            return {"feats": speech, "feats_lengths": speech_lengths}
+        features, lengths = self.frontend(speech, speech_lengths)
+        return {"feats": features, "feats_lengths": lengths}
+
+    def set_grad_checkpointing(self, is_on: bool) -> None:
+        """Recompute activations of the encoder's blocks in the backward pass; the joint network's always are."""
+        if isinstance(self.encoder, Recomputes):
+            self.encoder.set_grad_checkpointing(is_on)
+
+    @torch.no_grad()
+    def attention_weights(
+        self, speech: Tensor, speech_lengths: Tensor, text: Tensor, text_lengths: Tensor
+    ) -> dict[str, Tensor]:
+        """Attention weights of the encoder by layer name, (batch, heads, queries, keys)."""
+        with attention_kept(self) as weights:
+            self.encode(speech, speech_lengths)
+            return weights()
