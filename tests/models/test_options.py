@@ -200,7 +200,7 @@ def test_input_size_of_a_preencoder_may_be_written() -> None:
     written = build("conformer", SMALL, preencoder="linear", preencoder_conf=conf)
     known = build("conformer", SMALL, preencoder="linear", preencoder_conf={"output_size": 12})
     assert written.preencoder.linear_out.weight.shape == known.preencoder.linear_out.weight.shape == (12, 20)
-    with pytest.raises(UserError, match="input_size: is 1024, but the part gets 20"):
+    with pytest.raises(UserError, match="input_size: is 1024, but the input of this part has size 20"):
         build("conformer", SMALL, preencoder="linear", preencoder_conf={**conf, "input_size": 1024})
 
 

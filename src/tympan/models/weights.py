@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -11,22 +12,25 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tympan.errors import UserError
+from tympan.models.adapter import is_adapter, without_merged_adapters
 
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:
     """The state dict of a safetensors or torch file, on the CPU.
 
-    A checkpoint of ESPnet2 or Tympan (`{"model": state dict, ...}`) gives its model.
+    A checkpoint of ESPnet2 or Tympan (`{"model": state dict, ...}`) gives its model. Adapters whose weight includes
+    them are left out: the model is the same without them.
     """
     path = Path(path)
     if not path.is_file():
         raise UserError(f"{path}: no such weights file")
     content = _load_safetensors(path) if path.suffix == ".safetensors" else _load_torch(path)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
+        _refuse_adapted_checkpoint(path, content)
         content = content["model"]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(f"{path}: does not contain weights (a mapping of names to tensors)")
-    return {_today(name): tensor for name, tensor in content.items()}
+    return without_merged_adapters({_today(name): tensor for name, tensor in content.items()})
 
 
 def fill_weights(
@@ -48,6 +52,12 @@ def fill_weights(
         lines += [f"  {line}" for line in shapes[:5]]
         raise UserError("\n".join(lines))
     model.load_state_dict(weights)
+
+
+def _refuse_adapted_checkpoint(path: Path, content: dict[str, Any]) -> None:
+    """The adapters of a Tympan checkpoint are not merged into its weights, unlike those of every other file."""
+    if "position" in content and any(is_adapter(name) for name in content["model"]):
+        raise UserError(f"{path}: is the checkpoint of a training with adapters; use the model of an epoch instead")
 
 
 def _today(name: str) -> str:

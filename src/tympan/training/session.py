@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tympan.config.choices import OPTIMIZERS
+from tympan.config.choices import ADAPTERS, OPTIMIZERS
 from tympan.config.command_line import read_command_line
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
@@ -22,6 +22,8 @@ from tympan.config.read import RULES
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
 from tympan.models.abilities import Recomputes
+from tympan.models.adapter import Lora
+from tympan.models.init_param import init_from
 from tympan.runtime.atomic import atomic_write, remove_leftovers
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.device import (
@@ -44,7 +46,6 @@ from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
 from tympan.training.checkpoint import Identity, load_checkpoint, remove_links, report_changes, set_aside
 from tympan.training.collect_stats import collect_stats
 from tympan.training.data import TrainingData, build_data, build_plain_data
-from tympan.training.init_param import init_from
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
 from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.training.preflight import check_run
@@ -243,6 +244,7 @@ def _open_experiment(
         nbests=config.keep_nbest_models,
         keep_last=config.keep_last_models,
         averaging_interval=config.nbest_averaging_interval,
+        save_strategy=config.save_strategy,
         watchers=build_watchers(
             config, directory, data.valid, device=device, processes=comm.size, is_resumed=is_resumed, done=done
         ),
@@ -298,6 +300,10 @@ def _model(task: AnyTask, config: TrainConfig) -> nn.Module:
     frozen = freeze(model, config.freeze_param)
     if frozen:
         logging.info("%d weights are frozen: %s", len(frozen), ", ".join(config.freeze_param))
+    if config.use_adapter:
+        adapter: Lora = ADAPTERS.build(config.adapter, config.adapter_conf)
+        names = adapter.add_to(model, freezes=not config.freeze_param)
+        logging.info("%d layers got an adapter (%s): %s", len(names), config.adapter, ", ".join(names))
     return model
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
+from tympan.models.adapter import SaveStrategy, saved_weights
 from tympan.training.checkpoint import Identity, save_checkpoint
 from tympan.training.nbest import Criterion, average_nbest, is_finite, link_best, remove_others, save_weights
 from tympan.training.reporter import EpochReporter, Reporter
@@ -58,6 +59,7 @@ class ExperimentWriter:
         nbests: Sequence[int],
         keep_last: int = 1,
         averaging_interval: int = 0,
+        save_strategy: SaveStrategy = "all",
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.directory = directory
@@ -66,6 +68,7 @@ class ExperimentWriter:
         self.nbests = nbests
         self.keep_last = keep_last
         self.averaging_interval = averaging_interval
+        self.save_strategy: SaveStrategy = save_strategy
         self.watchers = watchers
         self.averaged: list[Path] = []
         """Averaged models of the finished run."""
@@ -93,7 +96,7 @@ class ExperimentWriter:
         if not is_finite(state):
             logging.error("epoch %d: the model has weights that are not finite, so it is not saved", epoch)
             return
-        save_weights(self.directory / f"{epoch}epoch.pth", state)
+        save_weights(self.directory / f"{epoch}epoch.pth", saved_weights(state, model, self.save_strategy))
         improved = link_best(self.directory, reporter, epoch, self.criteria)
         if improved:
             logging.info("The best model has been updated: %s", ", ".join(improved))

@@ -11,15 +11,15 @@ from tympan.errors import UserError
 from tympan.models.weights import load_weights
 
 
-def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> None:
-    """Copy the weights of a file into the model, in place.
+def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[str]:
+    """Copy the weights of a file into the model, in place; returns their names in the model.
 
     `model.pth:decoder:decoder:decoder.embed` takes what lies under `decoder` in the file to `decoder` in the model,
     but not `decoder.embed`; each part after the file may be empty or left out.
     """
     path, source, target, excluded = ([*entry.split(":"), "", "", ""])[:4]
     if entry.count(":") > 3:
-        raise UserError(f"--init_param {entry}: wants FILE:SOURCE:TARGET:EXCLUDE, found {entry.count(':') + 1} parts")
+        raise UserError(f"--init_param {entry}: expects FILE:SOURCE:TARGET:EXCLUDE, found {entry.count(':') + 1} parts")
     weights = load_weights(Path(path))
     for prefix in filter(None, excluded.split(",")):
         weights = {name: tensor for name, tensor in weights.items() if not _is_under(name, prefix)}
@@ -40,6 +40,7 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> None:
     skipped = {*unknown, *misshapen}
     part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
     logging.info("%d weights taken from %s, %d left out", len(weights) - len(skipped), entry, len(skipped))
+    return [f"{target}.{name}" if target else name for name in weights if name not in skipped]
 
 
 def _is_under(name: str, prefix: str) -> bool:
