@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from tympan.config.choices import ADAPTERS
 from tympan.config.lm import LmTrainConfig
 from tympan.config.model import SpeechToTextConfig
 from tympan.config.read import load_training_config
@@ -18,7 +19,9 @@ from tympan.decode.model_files import ModelFiles
 from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
-from tympan.models.build import speech_kind
+from tympan.models.adapter import Lora, has_separate_adapters, merge_into
+from tympan.models.build import Builder, speech_kind
+from tympan.models.init_param import init_from
 from tympan.models.lm.build import build_lm
 from tympan.models.lm.model import LanguageModel
 from tympan.models.speech_model import HasDecoder, SpeechModel
@@ -79,10 +82,7 @@ def load_model(
     kind = speech_kind(files.config_values())
     config = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
     codec = _codec(config, files)
-    config = _with_tokens(config, files)
-    weights = load_weights(files.asr_model_file)
-    model = kind.build(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
-    fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
+    model = filled_model(config, files, kind.build)
     if not isinstance(model, SpeechModel):
         raise UserError(
             f"{files.asr_train_config}: the class {type(model).__name__} of this model can be trained but not decoded: "
@@ -104,6 +104,39 @@ def load_model(
         lm=lm,
         ngram_file=files.ngram_file,
     )
+
+
+def filled_model(config: SpeechToTextConfig, files: ModelFiles, build: Builder) -> nn.Module:
+    """The model of `config`, with its weights. Adapters are merged into them."""
+    config = _with_tokens(config, files)
+    weights = load_weights(files.asr_model_file)
+    if has_separate_adapters(weights):
+        model = build(config, reads_statistics=False)
+        weights = _with_base(model, weights, config, files)
+    else:
+        model = build(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
+    fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
+    return model
+
+
+def _with_base(
+    model: nn.Module, weights: dict[str, Tensor], config: SpeechToTextConfig, files: ModelFiles
+) -> dict[str, Tensor]:
+    """The weights of a file that holds only what was trained, completed from the model that training started from."""
+    known = set(weights)
+    for entry in config.init_param:
+        name, colon, rest = entry.partition(":")
+        loaded = init_from(model, f"{files.find(name)}{colon}{rest}", ignore_mismatch=config.ignore_init_mismatch)
+        known.update(loaded)
+    missing = sorted(model.state_dict().keys() - known)
+    if missing:
+        raise UserError(
+            f"{files.asr_model_file}: holds only what was trained (save_strategy {config.save_strategy}), and "
+            f"{len(missing)} other weights, such as {missing[0]}, are not in the files of init_param in "
+            f"{files.asr_train_config}"
+        )
+    adapter: Lora = ADAPTERS.build(config.adapter, config.adapter_conf)
+    return merge_into(model, weights, scale=adapter.scale)
 
 
 def _number_format(name: str, device: torch.device) -> torch.dtype:

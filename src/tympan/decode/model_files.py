@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
+import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import yaml
 
 from tympan.config.yaml_text import read_yaml
 from tympan.decode.options import ModelFileOptions, read_settings
+from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
 
@@ -117,11 +119,16 @@ class ModelFiles:
 
 
 def find_model(model: str | os.PathLike[str]) -> ModelFiles:
-    """The files of a folder; a name that is no folder is looked up on the model hub."""
+    """The files of a folder or of ESPnet2's zip file; another name is looked up on the model hub."""
     folder = Path(model)
+    if folder.is_file() and zipfile.is_zipfile(folder) and folder.suffix != ".pth":
+        folder = unpacked(folder)
     if not folder.is_dir():
         if folder.exists():
-            raise UserError(f"{folder}: a model is a folder (with config.yaml and weights), this is a file")
+            raise UserError(
+                f"{folder}: a model is a folder (with config.yaml and weights) or a zip file of ESPnet2's; "
+                "this is another file"
+            )
         folder = download(os.fspath(model))
     if (folder / "meta.yaml").exists():
         return _published(folder)
@@ -177,7 +184,10 @@ def _first(folder: Path, names: Sequence[str]) -> Path:
             return path
     others = sorted(path.name for path in folder.glob("*.pth"))
     found = f"found {', '.join(others)}" if others else "there are no weights"
-    raise UserError(f"{folder}: none of {', '.join(names)} is here ({found}); name the file with --asr_model_file")
+    raise UserError(
+        f"{folder}: none of {', '.join(names)} is here ({found}). Give a folder that `tympan pack` made; asr_inference "
+        "and pack also take the file itself, as --asr_model_file"
+    )
 
 
 def _read_mapping(path: Path) -> dict[str, Any]:

@@ -1,0 +1,75 @@
+"""ESPnet2's packed models: a zip file with meta.yaml, unpacked once into the user's cache. Nothing in it is run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import zipfile
+import zlib
+from pathlib import Path, PurePosixPath
+
+from tympan.errors import UserError
+from tympan.runtime.atomic import atomic_folder
+
+MOST_BYTES = 64 * 2**30
+"""Largest size of an unpacked model."""
+MOST_FILES = 10_000
+MOST_RATIO = 200
+"""A zip file that grows more than this when it is unpacked is no model: weights hardly shrink."""
+
+
+def unpacked(path: Path) -> Path:
+    """The folder with the files of a packed model. The same file is unpacked once."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            _check(path, entries)
+            folder = cache_folder() / _digest(path)
+            if not folder.exists():
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                with atomic_folder(folder) as target:
+                    for entry in entries:
+                        _unpack(archive, entry, target)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+        raise UserError(f"{path}: not a readable zip file ({error})") from None
+    return folder
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/tympan/models`, by default `~/.cache/tympan/models`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tympan" / "models"
+
+
+def _check(path: Path, entries: list[zipfile.ZipInfo]) -> None:
+    """UserError for a file that is no packed model or would write outside of its folder or fill the disk."""
+    names = [PurePosixPath(entry.filename.replace("\\", "/")) for entry in entries]
+    if PurePosixPath("meta.yaml") not in names:
+        raise UserError(f"{path}: is no packed model of ESPnet2: it has no meta.yaml")
+    for entry, name in zip(entries, names, strict=True):
+        is_outside = name.is_absolute() or ".." in name.parts or ":" in name.parts[0]
+        if is_outside or stat.S_ISLNK(entry.external_attr >> 16):
+            raise UserError(f"{path}: is rejected: '{entry.filename}' would be written outside of the model's folder")
+    size = sum(entry.file_size for entry in entries)
+    if len(entries) > MOST_FILES or size > min(MOST_BYTES, MOST_RATIO * max(path.stat().st_size, 1)):
+        raise UserError(
+            f"{path}: is rejected: it would become {len(entries)} files of {size / 2**20:.0f} MB, which is too much "
+            "for a model. If you trust it, unpack it yourself and give the folder"
+        )
+
+
+def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
+    target = folder / entry.filename.replace("\\", "/")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    # Reads no more than the size that was checked.
+    with archive.open(entry) as source, target.open("wb") as stream:
+        shutil.copyfileobj(source, stream, 1 << 20)
+
+
+def _digest(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()[:32]

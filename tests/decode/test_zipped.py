@@ -1,0 +1,91 @@
+"""ESPnet2's packed zip files: read as they are, and rejected where they are no model or would do harm."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.read import make_training_config
+from tympan.decode.load import load_model
+from tympan.decode.model_files import find_model
+from tympan.errors import UserError
+from tympan.models.build import build_asr_model
+
+CONFIG = {
+    "token_list": ["<blank>", "<unk>", "a", "b", "<sos/eos>"],
+    "token_type": "char",
+    "encoder": "conformer",
+    "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 1},
+    "decoder": None,
+    "model_conf": {"ctc_weight": 1.0},
+}
+META = {
+    "files": {"asr_model_file": "exp/asr/model.pth"},
+    "yaml_files": {"asr_train_config": "exp/asr/config.yaml"},
+    "torch": "2.1.0",
+}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tympan" / "models"
+
+
+def packed(path: Path, *, extra: dict[str, bytes] | None = None, has_meta: bool = True) -> Path:
+    weights = path.with_suffix(".pth")
+    torch.save(build_asr_model(make_training_config(AsrTrainConfig, options=CONFIG)).state_dict(), weights)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        if has_meta:
+            archive.writestr("meta.yaml", yaml.safe_dump(META))
+        archive.writestr("exp/asr/config.yaml", yaml.safe_dump(CONFIG))
+        archive.write(weights, "exp/asr/model.pth")
+        for name, content in (extra or {}).items():
+            archive.writestr(name, content)
+    return path
+
+
+def test_a_zip_file_is_a_model_and_is_unpacked_once(tmp_path: Path, cache: Path) -> None:
+    path = packed(tmp_path / "asr.zip")
+    files = find_model(path)
+    assert files.asr_model_file.is_relative_to(cache)
+    stored = torch.load(path.with_suffix(".pth"), weights_only=True)
+    assert torch.equal(
+        torch.load(files.asr_model_file, weights_only=True)["ctc.ctc_lo.weight"], stored["ctc.ctc_lo.weight"]
+    )
+    assert load_model(files).codec.vocabulary.tokens == tuple(CONFIG["token_list"])  # type: ignore[arg-type]
+    written = files.asr_model_file.stat().st_mtime_ns
+    assert find_model(path) == files
+    assert files.asr_model_file.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "exp/../../evil.txt", "..\\evil.txt", "C:/evil.txt"])
+def test_files_outside_of_the_folder_are_rejected(tmp_path: Path, cache: Path, name: str) -> None:
+    path = packed(tmp_path / "asr.zip", extra={name: b"x"})
+    with pytest.raises(UserError, match="would be written outside of the model's folder"):
+        find_model(path)
+    assert not cache.exists()
+
+
+def test_a_zip_file_that_grows_too_much_is_rejected(tmp_path: Path, cache: Path) -> None:
+    path = packed(tmp_path / "asr.zip", extra={"zeros": bytes(80 * 2**20)})
+    with pytest.raises(UserError, match="which is too much for a model"):
+        find_model(path)
+    assert not cache.exists()
+
+
+def test_another_zip_file_and_a_damaged_one_are_reported(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(UserError, match=r"is no packed model of ESPnet2: it has no meta.yaml"):
+        find_model(packed(tmp_path / "other.zip", has_meta=False))
+    path = packed(tmp_path / "asr.zip")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"asr.zip: not a readable zip file"):
+        find_model(path)
+    assert list(cache.glob("[!.]*")) == []
