@@ -116,7 +116,7 @@ def test_columns_of_different_rates_are_not_stacked(corpus: Path, kind: str) -> 
 
 
 def test_types_of_espnet2_that_are_missing_say_so(corpus: Path) -> None:
-    with pytest.raises(UserError, match="'hdf5' is not in Tympan yet; write the arrays as npy or kaldi_ark"):
+    with pytest.raises(UserError, match="'hdf5' is not supported; write the arrays as npy or kaldi_ark"):
         UtteranceDataset([(corpus / "a.h5", "x", "hdf5")])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tympan.decode.search import find_search
 from tympan.errors import UserError
 from tympan.recipe.recipe import Recipe, parse_options
+from tympan.recipe.stage import Step
 from tympan.recipe.stored_features import StoredFeatures
 
 PACKAGE = Path(__file__).resolve().parents[2] / "src" / "tympan" / "recipe"
@@ -139,9 +141,35 @@ def test_stored_features(arguments: list[str], dim: int) -> None:
     assert stored.features.recordings(["train_sp"]) == []
     assert (stored.features.steps_per_second, stored.features.step_dim) == (100, dim)
     assert stored.features.copies == pytest.approx(1 / 0.9 + 1 + 1 / 1.1)
-    # One copy as it is computed and one normalised, four bytes a number, and flac of the changed audio.
+    # One copy as it is computed and one normalised, compressed to a byte per number, and flac of the changed audio.
     plain_dim = 83 if dim != 80 else 80
-    assert stored.features.disk_bytes(10.0, changed_s=1.0) == 10 * 100 * 4 * (plain_dim + dim) + 32_000 * 0.55
+    assert stored.features.disk_bytes(10.0, changed_s=1.0) == 10 * 100 * (plain_dim + dim) + 32_000 * 0.55
+    plain = recipe(*arguments, "--compress", "false")
+    assert plain.features.disk_bytes(10.0, changed_s=1.0) == 10 * 100 * 4 * (plain_dim + dim) + 32_000 * 0.55
+
+
+def test_compression_is_passed_to_both_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compressed is the default, and not a new setting: a directory that an older version finished stays finished."""
+
+    def steps(*arguments: str) -> dict[str, Step]:
+        made = recipe(*arguments)
+        found = {step.name: step for step in made.features.feature_steps(made.corpus)}
+        return {name: found[name] for name in ("features train_sp", "dump train_sp")}
+
+    commands: list[Sequence[str]] = []
+    monkeypatch.setattr(
+        "tympan.recipe.stored_features._make_features", lambda arguments, *_: commands.append(arguments)
+    )
+    for step in steps().values():
+        assert "compress" not in step.settings
+    for step in steps("--compress", "false").values():
+        assert step.settings["compress"] is False
+    steps()["features train_sp"].run()
+    steps("--compress", "false")["features train_sp"].run()
+    assert commands[0][-2:] == ["--compression_method", "2"]
+    assert "--compression_method" not in commands[1]
+    assert steps()["dump train_sp"].run.args[1][-2:] == ["--compression_method", "2"]
+    assert "--compression_method" not in steps("--compress", "false")["dump train_sp"].run.args[1]
 
 
 def test_stored_features_miss_their_settings(here: Path) -> None:

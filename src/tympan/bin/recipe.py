@@ -1,4 +1,4 @@
-"""Run a recipe, stage by stage, from the corpus archive to the error rate (also: recipe status, recipe new)."""
+"""Run a recipe, stage by stage, from the corpus archive to the error rate (also: recipe list, new, status)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ from collections.abc import Sequence
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["list"]:
+        from tympan.recipe.catalog import list_recipes
+
+        return list_recipes()
+    if arguments[:1] == ["new"] and any(word.partition("=")[0] == "--like" for word in arguments):
+        from tympan.recipe.catalog import copy_recipe
+
+        return copy_recipe(arguments[1:])
     if arguments[:1] == ["new"]:
         from tympan.recipe.custom import main as new
 

@@ -56,7 +56,7 @@ def read_value(data_type: str, value: str, context: Context, *, utterance_id: st
 
 def require_type(data_type: str) -> str:
     if data_type in _NOT_YET:
-        raise UserError(f"ESPnet2's data type '{data_type}' is not in Tympan yet; {_NOT_YET[data_type]}")
+        raise UserError(f"ESPnet2's data type '{data_type}' is not supported; {_NOT_YET[data_type]}")
     if data_type not in READERS and data_type != "rand_float" and not _RANDOM_INTS.fullmatch(data_type):
         known = ", ".join([*READERS, "rand_float", "rand_int_LOW_HIGH"])
         raise UserError(f"data type '{data_type}' is unknown; choose from {known}")

@@ -111,6 +111,9 @@ class Corpus:
 CORPORA: dict[str, str | Corpus] = {
     "aishell": "tympan.recipe.aishell:AISHELL",
     "an4": "tympan.recipe.an4:AN4",
+    "librispeech": "tympan.recipe.librispeech:LIBRISPEECH",
+    "librispeech_100": "tympan.recipe.librispeech:LIBRISPEECH_100",
+    "mini_librispeech": "tympan.recipe.librispeech:MINI_LIBRISPEECH",
     "custom": "tympan.recipe.custom:own_corpus",
 }
 """Corpora by name: a Corpus, or the import path of one (or of a function from options to a Corpus)."""
@@ -118,17 +121,18 @@ CORPORA: dict[str, str | Corpus] = {
 
 def find_corpus(options: RecipeOptions) -> Corpus:
     """The corpus that the options select."""
-    found = _look_up(options.corpus)
+    found = find_registered(options.corpus)
     return found if isinstance(found, Corpus) else found(options)
 
 
 def defaults_of(name: str) -> Mapping[str, object]:
     """Options whose defaults the corpus changes."""
-    found = _look_up(name)
+    found = find_registered(name)
     return found.defaults if isinstance(found, Corpus) else {}
 
 
-def _look_up(name: str) -> Corpus | Callable[[RecipeOptions], Corpus]:
+def find_registered(name: str) -> Corpus | Callable[[RecipeOptions], Corpus]:
+    """The corpus of a name or import path, or the function that makes it from the options."""
     entry = CORPORA.get(name, name)
     if isinstance(entry, Corpus):
         return entry
@@ -136,7 +140,8 @@ def _look_up(name: str) -> Corpus | Callable[[RecipeOptions], Corpus]:
         known = ", ".join(CORPORA)
         hint = did_you_mean(name, CORPORA)
         raise UserError(
-            f"there is no corpus '{name}'.{hint} Known: {known}; or package.module:NAME for your own corpus."
+            f"there is no corpus '{name}'.{hint} Known: {known} (`tympan recipe list` describes them); or "
+            "package.module:NAME for your own corpus."
         )
     module, _, attribute = entry.partition(":")
     try:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
-from tympan.config import argument, option, parse_args
+from tympan.config import parse_args
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
-from tympan.recipe.options import RecipeOptions
+from tympan.recipe.options import NewOptions, RecipeOptions
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.child import PYTHON
 
@@ -93,25 +91,12 @@ def _read_with_text(place: Path) -> DataDir:
     return directory
 
 
-@dataclass(frozen=True)
-class NewOptions:
-    """The options of `tympan recipe new`."""
-
-    name: Path = argument(help="recipe directory to create, such as egs/mine/asr1")
-    train_dir: Path = option(help="Kaldi-style data directory of the training set")
-    dev_dir: Path = option(help="data directory of the development set, for model selection")
-    test_dir: list[Path] = option([], help="data directory of a test set to decode; may be repeated")
-    token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: char, or phones if --lexicon is given")  # fmt: skip  # noqa: E501
-    lexicon: Path | None = option(
-        None, help="pronunciation lexicon, WORD P1 P2 ... per line; its phones become the tokens"
-    )
-    nbpe: int = option(100, help="number of tokens for token_type bpe")
-    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
-
-
 def main(argv: Sequence[str]) -> int:
     """`tympan recipe new`."""
-    description = "`tympan recipe new`: create a recipe directory for your own data."
+    description = (
+        "`tympan recipe new`: create a recipe directory for your own data. `tympan recipe new DIR --like CORPUS` "
+        "copies the recipe of a corpus instead."
+    )
     options = parse_args(NewOptions, argv, prog="tympan recipe new", description=description)
     new_recipe(options)
     print(

@@ -25,7 +25,7 @@ OWN = "your own data (corpus 'custom')"
 class RecipeOptions:
     """One recipe, in the current directory."""
 
-    corpus: str = argument(help="aishell, an4, custom (your own data directories), or package.module:NAME of a corpus of your own")  # fmt: skip  # noqa: E501
+    corpus: str = argument(help="name of a corpus (`tympan recipe list` shows them), custom (your own data directories), or package.module:NAME of a corpus of your own")  # fmt: skip  # noqa: E501
     stage: str = option("0", help="first stage, by number or name (-1 download, 0 data, 1 features, 2 dictionary, 3 lm, 4 train, 5 decode)", group=RUN)  # fmt: skip  # noqa: E501
     stop_stage: str = option("100", help="last stage, by number or name", group=RUN)
     check: bool = option(
@@ -48,6 +48,11 @@ class RecipeOptions:
     data: str = option("downloads", help="directory for the archives and the unpacked corpus", group=DATA)
     data_url: str = option("", help="source of the archives: http(s)://, file:// or a directory; empty: the official URL of the corpus", group=DATA)  # fmt: skip  # noqa: E501
     dumpdir: str = option("dump", help="directory for the normalized features", group=DATA)
+    compress: bool = option(
+        True,
+        help="store features with Kaldi's lossy compression (method 2), a quarter of the size; false: float32 (Tympan)",
+        group=DATA,
+    )
     do_delta: bool = option(False, help="add delta and delta-delta features", group=DATA)
     feats_type: Literal["fbank_pitch", "fbank", "raw"] = option("fbank_pitch", help="stored Kaldi features, or raw: the model computes features from audio (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
     speeds: str = option(
@@ -156,6 +161,22 @@ class RecipeOptions:
         parts += [self.lm_name] if self.lm_config else []
         parts += [f"{self.ngramtag or self.n_gram}gram"] if self.n_gram else []
         return self.asr_dir(train_set) / "_".join(parts)
+
+
+@dataclass(frozen=True)
+class NewOptions:
+    """The options of `tympan recipe new`."""
+
+    name: Path = argument(help="recipe directory to create, such as egs/mine/asr1")
+    train_dir: Path = option(help="Kaldi-style data directory of the training set")
+    dev_dir: Path = option(help="data directory of the development set, for model selection")
+    test_dir: list[Path] = option([], help="data directory of a test set to decode; may be repeated")
+    token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: char, or phones if --lexicon is given")  # fmt: skip  # noqa: E501
+    lexicon: Path | None = option(
+        None, help="pronunciation lexicon, WORD P1 P2 ... per line; its phones become the tokens"
+    )
+    nbpe: int = option(100, help="number of tokens for token_type bpe")
+    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
 
 
 def with_defaults(defaults: Mapping[str, object], *, corpus: str) -> type[RecipeOptions]:

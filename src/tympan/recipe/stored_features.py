@@ -33,6 +33,8 @@ BYTES_PER_SECOND = 32_000
 """Of wav: 16 kHz, 16 bit."""
 FLAC_SHARE = 0.55
 """Size of flac relative to wav, for speech."""
+COMPRESSION = 2
+"""Kaldi's method for speech features, one byte per value; `copy-feats` in ESPnet1's dump.sh uses it, too."""
 PASSES = 3
 """Number of measurements; the best one counts."""
 
@@ -118,7 +120,8 @@ class StoredFeatures(FeatureSource):
         return self._feature_options().dim * (3 if self.options.do_delta else 1)
 
     def disk_bytes(self, seconds: float, *, changed_s: float) -> float:
-        stored = seconds * FRAMES_PER_SECOND * 4 * (self._feature_options().dim + self.step_dim)
+        value_bytes = 1 if self.options.compress else 4
+        stored = seconds * FRAMES_PER_SECOND * value_bytes * (self._feature_options().dim + self.step_dim)
         return stored + changed_s * BYTES_PER_SECOND * FLAC_SHARE
 
     def noise(self, seconds: float, device: torch.device) -> torch.Tensor:
@@ -145,6 +148,15 @@ class StoredFeatures(FeatureSource):
     @property
     def _is_perturbed(self) -> bool:
         return self.options.speed_factors != [1.0]
+
+    @property
+    def _compression(self) -> list[str]:
+        return ["--compression_method", str(COMPRESSION)] if self.options.compress else []
+
+    @property
+    def _storage(self) -> dict[str, object]:
+        """The setting of a step. Compressed is not written down: finished features of older runs stay valid."""
+        return {} if self.options.compress else {"compress": False}
 
     def _feature_options(self) -> FeatureOptions:
         """The feature options of the conf files."""
@@ -178,7 +190,8 @@ class StoredFeatures(FeatureSource):
         arguments = [str(source), str(target), "--feats_type", self.feats_type, "--nj", str(self.options.jobs)]
         arguments += ["--fbank_config", self.options.fbank_config] if self.options.fbank_config else []
         arguments += ["--pitch_config", self.options.pitch_config] if self.has_pitch else []
-        settings = {"features": repr(self._feature_options())}
+        arguments += self._compression
+        settings = {"features": repr(self._feature_options()), **self._storage}
         return Step(
             f"features {name}",
             partial(_make_features, arguments, source, target),
@@ -195,12 +208,13 @@ class StoredFeatures(FeatureSource):
         source, target = FBANK / name, self.options.dump_dir(name)
         arguments = [str(source), str(target), "--cmvn", str(stats), "--nj", str(self.options.jobs)]
         arguments += ["--do_delta", "true"] if self.options.do_delta else []
+        arguments += self._compression
         return Step(
             f"dump {name}",
             partial(run_command, "apply_cmvn", arguments),
             [source / "feats.scp", source / "archive", stats],
             [target / "feats.scp", target / "utt2num_frames", target / "archive"],
-            {"do_delta": self.options.do_delta},
+            {"do_delta": self.options.do_delta, **self._storage},
         )
 
     def _lengths_step(self, name: str) -> Step:

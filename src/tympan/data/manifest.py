@@ -1,0 +1,113 @@
+"""Manifests: one table with the path and the text of every recording, as CSV, TSV or JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tympan.data.kaldi_dir import DataDir
+from tympan.errors import UserError
+
+PATHS = ("path", "audio", "audio_filepath", "wav", "file")
+TEXTS = ("text", "sentence", "transcript", "transcription")
+SPEAKERS = ("speaker", "speaker_id", "client_id")
+IDS = ("id", "utt_id")
+STARTS = ("start", "offset")
+MAX_FAULTS = 20
+
+
+def read_manifest(manifest: Path, *, audio_dir: Path | None = None) -> DataDir:
+    """The data directory that a manifest describes. All mistakes are reported together, with their lines.
+
+    Columns are path and text, and optionally speaker and id; other names are listed above. Relative paths are looked
+    up in `audio_dir`, or beside the manifest. Without an id, an utterance is named by its speaker and file.
+    """
+    tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}, "utt2spk": {}}
+    faults: list[str] = []
+    base = manifest.parent if audio_dir is None else audio_dir
+    for number, row in _rows(manifest):
+        try:
+            utterance, values = _utterance(row, base)
+            if utterance in tables["text"]:
+                raise ValueError(f"the id '{utterance}' occurs twice; add a column 'id' with different values")
+        except ValueError as error:
+            faults.append(f"{manifest}:{number}: {error}")
+            continue
+        for name, value in values.items():
+            tables[name][utterance] = value
+    if faults:
+        more = f"\n... and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
+        raise UserError("\n".join(faults[:MAX_FAULTS]) + more)
+    if not tables["text"]:
+        raise UserError(f"{manifest}: the manifest has no recordings")
+    return DataDir(manifest.parent, tables)
+
+
+def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
+    """Line number and columns. A suffix of .json or .jsonl means JSON lines, .tsv tabs, anything else commas."""
+    try:
+        text = manifest.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise UserError(f"{manifest}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{manifest}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    if manifest.suffix in (".json", ".jsonl"):
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield number, _json_object(line, f"{manifest}:{number}")
+        return
+    # Quotes are letters in a TSV, as in Common Voice.
+    is_tsv = manifest.suffix == ".tsv"
+    reader = csv.DictReader(
+        text.splitlines(keepends=True),
+        delimiter="\t" if is_tsv else ",",
+        quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
+        restval="",
+    )
+    header = [name.strip() for name in reader.fieldnames or ()]
+    missing = [names[0] for names in (PATHS, TEXTS) if not set(names) & set(header)]
+    if missing:
+        raise UserError(
+            f"{manifest}:1: the first line must name the columns; there is no '{missing[0]}', found: "
+            f"{', '.join(header) or 'nothing'}"
+        )
+    reader.fieldnames = header
+    for row in reader:
+        yield reader.line_num, row
+
+
+def _json_object(line: str, place: str) -> Mapping[str, object]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(f"{place}: not JSON ({error}); each line must be one object") from None
+    if not isinstance(row, dict):
+        raise UserError(f'{place}: each line must be an object such as {{"path": "a.wav", "text": "..."}}')
+    return row
+
+
+def _utterance(row: Mapping[str, object], base: Path) -> tuple[str, dict[str, str]]:
+    path, text = _value(row, PATHS), " ".join(_value(row, TEXTS).split())
+    if not path or not text:
+        raise ValueError(f"there is no {PATHS[0] if not path else TEXTS[0]}")
+    if _value(row, STARTS) not in ("", "0", "0.0"):
+        raise ValueError("parts of recordings ('start', 'offset') are not supported; cut the recordings first")
+    audio = (base / path).resolve()
+    if not audio.is_file():
+        raise ValueError(f"there is no file {audio}")
+    speaker = _name(_value(row, SPEAKERS))
+    name = _name(_value(row, IDS)) or _name(str(Path(path).with_suffix("")))
+    # Kaldi's tools need ids that begin with their speaker.
+    utterance = f"{speaker}-{name}" if speaker and not name.startswith(speaker) else name
+    return utterance, {"wav.scp": str(audio), "text": text, "utt2spk": speaker or utterance}
+
+
+def _value(row: Mapping[str, object], names: tuple[str, ...]) -> str:
+    return next((str(row[name]).strip() for name in names if row.get(name) not in (None, "")), "")
+
+
+def _name(text: str) -> str:
+    """Ids have no spaces; the slashes of a path would look like one."""
+    return "_".join(text.strip("./").replace("/", "_").split())
