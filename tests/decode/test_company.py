@@ -123,8 +123,8 @@ def test_digital_silence_is_not_decoded(
     silence = np.zeros(8000, dtype=np.float32)
     alone = recognizer.decode([audio[0]])[0][0]
     decoded: list[int] = []
-    encode = recognizer.encode
-    monkeypatch.setattr(recognizer, "encode", lambda inputs: decoded.extend(map(len, inputs)) or encode(inputs))
+    encode = recognizer.encode_batch
+    monkeypatch.setattr(recognizer, "encode_batch", lambda inputs: decoded.extend(map(len, inputs)) or encode(inputs))
     found = dict(recognizer.recognize([silence, audio[0], np.zeros(64000, dtype=np.float32)]))
     assert decoded == [len(audio[0])]
     assert found[1][0].text == alone.text

@@ -133,7 +133,7 @@ def test_a_trained_model_with_an_lm_gives_espnet2s_nbest(
     """Searches that end by end detection, all utterances in one batch."""
     settings = an4_settings(an4_expected)
     recognizer = Recognizer(load_model(an4), settings)
-    found = run_search(recognizer.search, recognizer.encode(read_an4(golden, an4_expected)))
+    found = run_search(recognizer.search, recognizer.encode_batch(read_an4(golden, an4_expected)))
     for hypotheses, expected in zip(found, an4_expected["results"].values(), strict=True):
         assert_nbest(hypotheses[:10], expected["nbest"])
 

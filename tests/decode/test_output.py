@@ -8,7 +8,8 @@ import pytest
 
 from tympan.data.kaldi_dir import Segment
 from tympan.decode.hypothesis import Hypothesis, join_hypotheses
-from tympan.decode.output import ctm, srt, words_of
+from tympan.decode.output import ctm, srt, vtt
+from tympan.decode.words import words_of
 
 
 def hypothesis(text: str, tokens: list[str], *, start: float = 0.0, step: float = 0.1) -> Hypothesis:
@@ -25,7 +26,10 @@ def hypothesis(text: str, tokens: list[str], *, start: float = 0.0, step: float 
         ("GO ON", ["GO", "ON"], [("GO", 0.0, 0.05), ("ON", 0.1, 0.15)]),
         ("你好", ["你", "好"], [("你", 0.0, 0.05), ("好", 0.1, 0.15)]),
         ("用WI机", ["用", "W", "I", "机"], [("用", 0.0, 0.05), ("WI", 0.1, 0.25), ("机", 0.3, 0.35)]),
-        ("é", ["<0xC3>", "<0xA9>"], [("<0xC3>", 0.0, 0.05), ("<0xA9>", 0.1, 0.15)]),
+        ("é", ["<0xC3>", "<0xA9>"], [("é", 0.0, 0.15)]),
+        ("café au", ["▁caf", "<0xC3>", "<0xA9>", "▁au"], [("café", 0.0, 0.25), ("au", 0.3, 0.35)]),
+        # Phones without their lexicon, which do not say where words begin.
+        ("爱 我", ["AI", "4", "WO"], [("AI", 0.0, 0.05), ("4", 0.1, 0.15), ("WO", 0.2, 0.25)]),
         ("", [], []),
         (
             "我爱NLP。",
@@ -81,8 +85,26 @@ def test_subtitles_of_phones_are_the_words() -> None:
 
 def test_subtitles_of_bytes_keep_the_blanks() -> None:
     tokens = ["▁caf", "<0xC3>", "<0xA9>", "▁au"]
-    assert srt(words_of(hypothesis("café au", tokens))).splitlines()[2] == "caf<0xC3><0xA9> au"
-    assert srt(words_of(hypothesis("爱", ["AI", "4"]))).splitlines()[2] == "AI 4"
+    assert srt(words_of(hypothesis("café au", tokens))).splitlines()[2] == "café au"
+    assert srt(words_of(hypothesis("爱", ["AI", "4"]))).splitlines()[2] == "爱"
+
+
+def test_webvtt_has_the_captions_of_srt() -> None:
+    words = words_of(hypothesis("<unk> & ON", ["<unk>", "&", "ON"], start=3723.5))
+    assert vtt(words) == "WEBVTT\n\n01:02:03.500 --> 01:02:03.750\n&lt;unk&gt; &amp; ON\n\n"
+    assert vtt([]) == "WEBVTT\n\n"
+
+
+def test_a_row_for_a_table() -> None:
+    row = hypothesis("GO ON", ["▁GO", "▁O", "N"]).to_dict()
+    assert (row["text"], row["score"], row["score_ctc"]) == ("GO ON", -1.0, -2.0)
+    assert row["words"] == ["GO", "ON"]
+    assert (row["word_start_s"], row["word_end_s"]) == ([0.0, 0.1], [0.05, 0.25])
+    assert row["token_start_s"] == [0.0, 0.1, 0.2]
+    assert not any(isinstance(value, dict) for value in row.values())
+    without = dataclasses.replace(hypothesis("GO", ["GO"]), times=None, token_confidences=None).to_dict()
+    assert without.keys() == row.keys()
+    assert without["words"] is without["confidence"] is None
 
 
 def test_no_words_make_no_subtitles() -> None:

@@ -14,8 +14,8 @@ import yaml
 from tympan.bin import asr_align, asr_inference, pack
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import load_training_config
-from tympan.decode.output import words_of
 from tympan.decode.recognizer import Recognizer
+from tympan.decode.words import words_of
 from tympan.models.build import build_asr_model
 
 TOKENS = ["<blank>", "<gap>", "a", "b", "c", "<oov>", "<laugh>", "<sos/eos>"]
@@ -60,7 +60,7 @@ def test_own_symbols_are_aligned_and_timed(own_symbols: Path) -> None:
     assert aligned.tokens == ("a", "b", "<laugh>", "<gap>", "c", "x")
     assert aligned.token_ids == (2, 3, 6, 1, 4, 5)
     assert recognizer.given_text("a x").unknown == ("x",)
-    assert [word.text for word in words_of(recognizer.align(AUDIO, "ab c"), space_symbol="<gap>")] == ["ab", "c"]
+    assert [word.text for word in words_of(recognizer.align(AUDIO, "ab c"))] == ["ab", "c"]
 
 
 def test_pieces_are_joined_with_a_space_where_the_vocabulary_has_one(own_symbols: Path, tmp_path: Path) -> None:

@@ -99,5 +99,5 @@ def test_packing_runs_no_code_that_a_configuration_names(
 ) -> None:
     (model / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoder": "trap:Encoder", "encoder_conf": {}}))
     assert cli(["pack", str(tmp_path / "packed"), "--model", str(model)]) == 2
-    assert "loading it runs its code" in capsys.readouterr().err
+    assert "loading the model would run its code" in capsys.readouterr().err
     assert not (tmp_path / "packed").exists()

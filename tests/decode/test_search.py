@@ -148,7 +148,7 @@ def test_a_minimum_that_nothing_reaches_is_relaxed() -> None:
 
 
 class BlankLover(ToyScorer):
-    """Always wants blank, which CTC never allows."""
+    """Always expects blank, which CTC never allows."""
 
     def step(self, tokens: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
         scores, state = super().step(tokens, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import json
 import os
 import re
@@ -26,8 +27,8 @@ from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.bin.main import run
 from tympan.data.audio import resample
 from tympan.decode.options import BatchLimits, InferenceOptions
-from tympan.decode.output import words_of
 from tympan.decode.recognizer import Recognizer
+from tympan.decode.words import words_of
 from tympan.errors import UserError
 from tympan.runtime.device import Found
 
@@ -296,6 +297,93 @@ def test_formats_of_several_recordings_are_told_apart(
     assert re.fullmatch(r"1\n00:00:00,\d+ --> 00:00:00,\d+\nGO\n\n", capsys.readouterr().out)
 
 
+@pytest.fixture
+def folder(an4: Path, tmp_path: Path) -> Path:
+    """Recordings in subdirectories, two of one name, beside something that is no audio."""
+    for path in ("talks/a.wav", "talks/day1/a.wav", "talks/day1/b.WAV"):
+        (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(an4 / "wav" / "an253-fash-b.wav", tmp_path / path)
+    (tmp_path / "talks" / "notes.md").write_text("GO")
+    return tmp_path / "talks"
+
+
+def test_directories_and_patterns_are_transcribed(
+    packed: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert transcribe.main([str(packed), str(folder)]) == 0
+    said = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert said == [[str(folder / name), "GO"] for name in ("a.wav", "day1/a.wav", "day1/b.WAV")]
+    assert transcribe.main([str(packed), f"{folder}/**/*.wav", str(folder / "a.wav")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    out = tmp_path / "out"
+    formats = ["--text", "--json", "--srt", "--vtt"]
+    assert transcribe.main([str(packed), str(folder), *formats, "--output_dir", str(out)]) == 0
+    assert {path.relative_to(out).as_posix() for path in out.rglob("*.*")} == {
+        f"{name}.{kind}" for name in ("a", "day1/a", "day1/b") for kind in ("txt", "json", "srt", "vtt")
+    }
+    assert (out / "day1" / "b.txt").read_text() == "GO\n"
+    assert (out / "a.vtt").read_text().startswith("WEBVTT\n\n00:00:0")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("*.ogg", "no file matches this pattern"), ("empty", "the directory has no audio files")]
+)
+def test_nothing_to_transcribe(folder: Path, name: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty").mkdir()
+    assert run(transcribe.main, ["model", str(folder / name)]) == 2
+    assert f"{folder / name}: {message}" in capsys.readouterr().err
+
+
+def test_standard_input_is_transcribed(
+    an4: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for sent, code in ((an4 / "wav" / "an253-fash-b.wav").read_bytes(), 0), (b"", 1), (b"no audio", 1):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sent)))
+        assert transcribe.main([str(packed), "-", "--json"]) == code
+        captured = capsys.readouterr()
+        if code:
+            assert captured.err.startswith("tympan: not transcribed: -: standard input")
+        else:
+            answer = json.loads(captured.out)
+            assert (answer["file"], answer["text"]) == ("-", "GO")
+
+
+def test_json_has_words_and_the_n_best(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wav = str(an4 / "wav" / "cen8-fbbh-b.wav")
+    assert transcribe.main([str(packed), wav, "--json", "--nbest", "3"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [word["word"] for word in answer["words"]] == BEST["cen8-fbbh-b"].split()
+    times = [time for word in answer["words"] for time in (word["start_s"], word["end_s"])]
+    assert times == sorted(times)
+    assert all(0 <= word["confidence"] <= 1 for word in answer["words"])
+    assert len({item["text"] for item in answer["nbest"]}) == 3
+    assert answer["nbest"][0]["text"] == BEST["cen8-fbbh-b"]
+    scores = [item["score"] for item in answer["nbest"]]
+    assert scores == sorted(scores, reverse=True)
+    assert transcribe.main([str(packed), wav, "--nbest", "3"]) == 0
+    assert capsys.readouterr().out.splitlines() == [item["text"] for item in answer["nbest"]]
+
+
+def test_python_gives_the_n_best_and_the_encoding(an4: Path, packed: Path) -> None:
+    recognizer = Recognizer.from_pretrained(packed, search="joint")
+    wav = an4 / "wav" / "cen8-fbbh-b.wav"
+    ranked = recognizer(wav, nbest=3)
+    assert len(ranked) == 3
+    texts = [hypothesis.text for hypothesis in ranked]
+    assert [[item.text for item in items] for items in recognizer([wav, wav], nbest=2)] == [texts[:2]] * 2
+    assert recognizer(wav).text == texts[0]
+    assert [word.text for word in ranked[0].word_times] == BEST["cen8-fbbh-b"].split()
+    with pytest.raises(UserError, match="nbest must be at least 1, found 0"):
+        recognizer(wav, nbest=0)
+    encoding = recognizer.encode(wav)
+    assert encoding.ctc_log_probs is not None
+    assert encoding.out.shape[0] == len(encoding.ctc_log_probs)
+    assert encoding.ctc_log_probs.shape[1] == len(recognizer.loaded.codec.vocabulary)
+    assert encoding.ctc_log_probs.exp().sum(1).numpy() == pytest.approx(1.0, abs=1e-4)
+    seconds = soundfile.info(wav).duration
+    assert len(encoding.out) * encoding.frame_shift_s == pytest.approx(seconds, abs=0.15)
+
+
 def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
     recognizer = Recognizer.from_pretrained(packed)
     wav = an4 / "wav" / "an253-fash-b.wav"
@@ -389,8 +477,8 @@ def test_a_long_recording_is_aligned_in_pieces(an4: Path, packed: Path, monkeypa
     samples = np.concatenate([part for one in said for part in (silence, one, silence)])
     recognizer = Recognizer.from_pretrained(packed, limits=BatchLimits(max_piece_s=5.0))
     longest = []
-    encode = recognizer.encode
-    monkeypatch.setattr(recognizer, "encode", lambda inputs: longest.append(len(inputs[0])) or encode(inputs))
+    encode = recognizer.encode_batch
+    monkeypatch.setattr(recognizer, "encode_batch", lambda inputs: longest.append(len(inputs[0])) or encode(inputs))
     whole = recognizer.align(samples, " ".join(BEST[name] for name in names))
     assert len(longest) > 2
     assert max(longest) <= 5.0 * recognizer.rate
@@ -437,7 +525,7 @@ def test_memory_that_ran_out_is_told_with_options_that_there_are(
     def full(*_: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setattr(Recognizer, "encode", full)
+    monkeypatch.setattr(Recognizer, "encode_batch", full)
     assert run(asr_align.main, [str(packed), "--audio", f"{an4}/wav/an253-fash-b.wav", "--text", "GO"]) == 1
     message = capsys.readouterr().err
     known = {f"--{item.name}" for item in fields(asr_align.Options)}

@@ -137,7 +137,7 @@ mount -o remount,size=100m {place}
 def test_full_disk_and_its_remedy(workplace: Path, size: int, message: str) -> None:
     """A small file system of one's own, in a namespace of one's own."""
     (workplace / "disk").mkdir()
-    options = "--data_url archives --ngpu 0 --nj 1 --speeds 1.0 --stage -1 --stop_stage 2"
+    options = "--data_url archives --ngpu 0 --nj 1 --speeds 1.0 --compress false --stage -1 --stop_stage 2"
     script = FULL.format(size=size, place=workplace / "disk", python=sys.executable, options=options)
     try:
         probe = subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", workplace / "disk"], check=False)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import yaml
-from train_corpus import command, environment, run, same_weights
+from train_corpus import command, environment, run, same_weights, weights
 
 from tympan.training.checkpoint import read_reporter
 
@@ -141,7 +142,7 @@ def test_dry_run_checks_a_configuration_without_data(beeps: Path, tmp_path: Path
     assert done.returncode == 2
     done = run(beeps, tmp_path, "--iterator_type", "none")
     assert done.returncode == 2
-    assert "none makes no batches; it needs --dry_run true" in done.stderr
+    assert "none can be used only with --dry_run true" in done.stderr
 
 
 def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) -> None:
@@ -242,3 +243,20 @@ def test_a_handful_of_utterances_is_learned_by_heart(beeps: Path, tmp_path: Path
     epochs = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))["epochs"]
     assert min(parts["valid"]["cer"] for parts in epochs.values()) == 0.0
     assert epochs["90"]["valid"]["cer_ctc"] == 0.0
+
+
+def test_adapters_train_resume_and_save_as_espnet2_does(beeps: Path, tmp_path: Path) -> None:
+    targets = "{rank: 2, target_modules: [linear_q, w_1]}"
+    options = ["--use_adapter", "true", "--adapter_conf", targets]
+    assert run(beeps, tmp_path / "base", "--max_epoch", "1").returncode == 0
+    options += ["--init_param", str(tmp_path / "base" / "1epoch.pth")]
+    whole = run(beeps, tmp_path / "whole", *options)
+    assert whole.returncode == 0, whole.stderr
+    first = run(beeps, tmp_path / "parts", *options, "--max_epoch", "1")
+    assert first.returncode == 0, first.stderr
+    assert run(beeps, tmp_path / "parts", *options, "--resume", "true").returncode == 0
+    assert same_weights(tmp_path / "whole" / "2epoch.pth", tmp_path / "parts" / "2epoch.pth")
+    start, end = weights(tmp_path / "base" / "1epoch.pth"), weights(tmp_path / "whole" / "2epoch.pth")
+    changed = {name for name in start if not torch.equal(start[name], end[name])}
+    learned = {name for name in changed if "running_" not in name and "num_batches" not in name}
+    assert learned == {name.replace("lora_A", "weight") for name in end if name.endswith("lora_A")}

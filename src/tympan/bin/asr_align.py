@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 faults += 1
                 continue
             print(
-                _formatted(options.format, name, hypothesis, space_symbol=recognizer.space_symbol),
+                _formatted(options.format, name, hypothesis),
                 end="",
                 file=stream,
                 flush=True,
@@ -156,12 +156,13 @@ def _warn_of_unknown(name: str, unknown: tuple[str, ...]) -> bool:
     return bool(unknown)
 
 
-def _formatted(kind: str, name: str, hypothesis: Hypothesis, *, space_symbol: str) -> str:
-    from tympan.decode.output import ctm, srt, words_of
+def _formatted(kind: str, name: str, hypothesis: Hypothesis) -> str:
+    from tympan.decode.output import ctm, srt
+    from tympan.decode.words import words_of
 
     if kind == "json":
         return json.dumps({"id": name, **hypothesis.as_dict()}, ensure_ascii=False) + "\n"
-    words = words_of(hypothesis, space_symbol=space_symbol)
+    words = words_of(hypothesis)
     return srt(words) if kind == "srt" else ctm(name, words)
 
 

@@ -3,48 +3,62 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from tympan.config import argument, option, parse_args
 from tympan.decode.options import (
     RULES,
     BatchLimits,
     DecodeDeviceOptions,
+    DecodeOptions,
     ImportOptions,
     PrecisionOptions,
-    SearchOptions,
     given_options,
     part_of,
 )
 from tympan.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from tympan.data.recordings import Recording
     from tympan.decode.hypothesis import Hypothesis
     from tympan.decode.journal import Result
     from tympan.decode.recognizer import Recognizer
     from tympan.decode.session import Speech
 
-SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "ctm": ".ctm"}
+SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "ctm": ".ctm"}
 
 
 MODEL_HELP = "folder made by `tympan pack`, experiment directory, or OWNER/NAME on a model hub"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(SearchOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, ImportOptions):
+class Options(DecodeOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, ImportOptions):
     """Search options that are not given come from the model's decode.yaml, if it has one."""
 
     model: str = argument(help=MODEL_HELP)
-    files: list[Path] = argument(help="audio files: wav, flac, mp3, ogg, ... at any sample rate")
-    json: bool = option(False, help="write tokens, times and confidences, one JSON object per recording and line")
+    files: list[Path] = argument(
+        help="audio files (wav, flac, mp3, ogg, ... at any sample rate), directories, quoted patterns such as "
+        "'talks/**/*.wav', or - for standard input"
+    )
+    text: bool = option(False, help="write plain text; this is the default without another format")
+    json: bool = option(
+        False, help="write text, words, tokens, times and confidences, one JSON object per recording and line"
+    )
     srt: bool = option(False, help="write subtitles in SRT format")
+    vtt: bool = option(False, help="write subtitles in WebVTT format")
     ctm: bool = option(False, help="write words with times in NIST's CTM format")
     output_dir: Path | None = option(
-        None, help="output directory for NAME.txt, NAME.json, ... (default: print to the terminal)"
+        None,
+        help="output directory for NAME.txt, NAME.json, ...; recordings of a directory keep their subdirectories "
+        "(default: print to the terminal)",
     )
 
 
@@ -52,47 +66,87 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     options = parse_args(Options, arguments, prog="tympan transcribe", description=__doc__, rules=RULES)
 
-    chosen = {"json": options.json, "srt": options.srt, "ctm": options.ctm}
-    formats = [name for name, is_chosen in chosen.items() if is_chosen] or ["text"]
-    if len(formats) > 1 and options.output_dir is None:
+    from tympan.data.recordings import find_recordings
+
+    recordings = find_recordings(options.files)
+    formats = [name for name in SUFFIXES if getattr(options, name)] or ["text"]
+    _check_output(formats, recordings, options.output_dir)
+    recognizer = _recognizer(options, given_options(Options, arguments))
+    with _Output(formats, recordings, options) as output:
+        for recording, result in _transcribed(recognizer, recordings):
+            output.add(recording, result)
+    return 1 if output.failures else 0
+
+
+def _check_output(formats: Sequence[str], recordings: Sequence[Recording], output_dir: Path | None) -> None:
+    if output_dir is not None:
+        _check_names(recordings)
+        return
+    if len(formats) > 1:
         raise UserError(
             f"--{' and --'.join(formats)} together need --output_dir: only one format can be printed to the terminal"
         )
-    if options.srt and len(options.files) > 1 and options.output_dir is None:
-        raise UserError("--srt for several recordings needs --output_dir: each recording gets its own subtitle file")
-    if options.output_dir is not None:
-        _check_names(options.files)
-    names = _ctm_names(options.files)
-    recognizer = _recognizer(options, given_options(Options, arguments))
-    failures = 0
-    for path, result in _transcribed(recognizer, options.files):
-        if result.error is not None:
-            named = result.error if result.error.startswith(f"{path}:") else f"{path}: {result.error}"
-            print(f"tympan: not transcribed: {named}", file=sys.stderr)
-            failures += 1
-            continue
-        for name in formats:
-            text = _formatted(
-                name, path, result.hypotheses[0], ctm_name=names[path], space_symbol=recognizer.space_symbol
-            )
-            if options.output_dir is not None:
-                _write(options.output_dir / f"{path.stem}{SUFFIXES[name]}", text)
-            elif name == "text" and len(options.files) > 1:
-                print(f"{path}\t{text}", end="", flush=True)
-            else:
-                print(text, end="", flush=True)
-    return 1 if failures else 0
+    if formats[0] in ("srt", "vtt") and len(recordings) > 1:
+        raise UserError(
+            f"--{formats[0]} for several recordings needs --output_dir: each recording gets its own subtitle file"
+        )
 
 
-def _check_names(files: Sequence[Path]) -> None:
+def _check_names(recordings: Sequence[Recording]) -> None:
     """a/1.wav and b/1.wav would both be written to 1.txt."""
-    first: dict[str, Path] = {}
-    for path in files:
-        other = first.setdefault(path.stem, path)
-        if other is not path:
+    first: dict[str, Recording] = {}
+    for recording in recordings:
+        other = first.setdefault(recording.name, recording)
+        if other is not recording:
             raise UserError(
-                f"--output_dir: {other} and {path} would both be written to {path.stem}.*; transcribe them separately"
+                f"--output_dir: {other.path} and {recording.path} would both be written to {recording.name}.*; name "
+                "the directory that contains both, which keeps subdirectories, or transcribe them separately"
             )
+
+
+class _Output:
+    """Prints or writes each result as it comes, below a progress bar for several recordings."""
+
+    def __init__(self, formats: Sequence[str], recordings: Sequence[Recording], options: Options) -> None:
+        from tqdm import tqdm
+
+        self.failures = 0
+        self._formats = formats
+        self._directory = options.output_dir
+        self._nbest = options.nbest
+        self._is_one = len(recordings) == 1
+        self._ctm_names = _ctm_names([recording.path for recording in recordings])
+        # None: only on a terminal.
+        self._bar = tqdm(total=len(recordings), unit="file", disable=True if self._is_one else None, file=sys.stderr)
+
+    def __enter__(self) -> _Output:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.close()
+
+    def add(self, recording: Recording, result: Result) -> None:
+        if result.error is not None:
+            place = "" if result.error.startswith(f"{recording.path}:") else f"{recording.path}: "
+            self._show(f"tympan: not transcribed: {place}{result.error}\n", sys.stderr)
+            self.failures += 1
+        else:
+            for name in self._formats:
+                self._write(name, recording, result.hypotheses[: self._nbest])
+        self._bar.update()
+
+    def _write(self, name: str, recording: Recording, hypotheses: Sequence[Hypothesis]) -> None:
+        text = _formatted(name, recording, hypotheses, ctm_name=self._ctm_names[recording.path])
+        if self._directory is not None:
+            _write(self._directory / f"{recording.name}{SUFFIXES[name]}", text)
+        elif name == "text" and not self._is_one:
+            self._show("".join(f"{recording.path}\t{line}\n" for line in text.splitlines()), sys.stdout)
+        else:
+            self._show(text, sys.stdout)
+
+    def _show(self, text: str, stream: TextIO) -> None:
+        self._bar.clear()
+        print(text, end="", file=stream, flush=True)
 
 
 def _ctm_names(files: Sequence[Path]) -> dict[Path, str]:
@@ -112,7 +166,7 @@ def _recognizer(options: Options, given: set[str]) -> Recognizer:
     from tympan.decode.recognizer import Recognizer
     from tympan.runtime.device import choose_kind
 
-    search = {name: value for name, value in vars(part_of(options, SearchOptions)).items() if name in given}
+    search = {name: value for name, value in vars(part_of(options, DecodeOptions)).items() if name in given}
     return Recognizer.from_pretrained(
         options.model,
         device=choose_kind(ngpu=options.ngpu, device=options.device),
@@ -123,40 +177,67 @@ def _recognizer(options: Options, given: set[str]) -> Recognizer:
     )
 
 
-def _transcribed(recognizer: Recognizer, paths: Sequence[Path]) -> Iterator[tuple[Path, Result]]:
+def _transcribed(recognizer: Recognizer, recordings: Sequence[Recording]) -> Iterator[tuple[Recording, Result]]:
     """Results in the order given. As many recordings are read at a time as may be decoded together."""
     from tympan.decode.session import decode_together
 
     limits = recognizer.limits
-    waiting: list[tuple[Path, Speech]] = []
+    waiting: list[tuple[Recording, Speech]] = []
     seconds = 0.0
-    for index, path in enumerate(paths):
+    for index, recording in enumerate(recordings):
         try:
-            samples = recognizer.read(path)
+            samples = _read_stdin(recognizer) if recording.is_stdin else recognizer.read(recording.path)
             recognizer.check_length(samples)
         except UserError as error:
-            waiting.append((path, error))
+            waiting.append((recording, error))
         else:
-            waiting.append((path, samples))
+            waiting.append((recording, samples))
             seconds += recognizer.duration_s(samples)
-        is_last = index + 1 == len(paths)
+        is_last = index + 1 == len(recordings)
         if is_last or len(waiting) >= limits.batch_size or seconds >= limits.max_batch_s:
-            results = decode_together(recognizer, [(str(path), speech) for path, speech in waiting])
-            yield from zip([path for path, _ in waiting], results, strict=True)
+            results = decode_together(recognizer, [(str(item.path), speech) for item, speech in waiting])
+            yield from zip([item for item, _ in waiting], results, strict=True)
             waiting, seconds = [], 0.0
 
 
-def _formatted(name: str, path: Path, hypothesis: Hypothesis, *, ctm_name: str, space_symbol: str) -> str:
-    from tympan.decode.output import ctm, srt, words_of
+def _read_stdin(recognizer: Recognizer) -> np.ndarray:
+    """Formats need their end before their beginning can be read, so that standard input becomes a file first."""
+    with tempfile.NamedTemporaryFile(prefix="tympan-stdin-") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        if not file.tell():
+            raise UserError("standard input is empty: pipe a whole audio file into it, such as `cat a.wav | ...`")
+        try:
+            return recognizer.read(Path(file.name))
+        except UserError as error:
+            raise UserError(str(error).replace(file.name, "standard input")) from None
 
+
+def _formatted(name: str, recording: Recording, hypotheses: Sequence[Hypothesis], *, ctm_name: str) -> str:
+    from tympan.decode.output import ctm, srt, vtt
+
+    best = hypotheses[0]
     if name == "json":
-        return json.dumps({"file": str(path), **hypothesis.as_dict()}, ensure_ascii=False) + "\n"
+        return json.dumps({"file": str(recording.path), **_entry(hypotheses)}, ensure_ascii=False) + "\n"
     if name == "text":
-        return f"{hypothesis.text}\n"
-    words = words_of(hypothesis, space_symbol=space_symbol)
-    if not words and hypothesis.text:
+        return "".join(f"{hypothesis.text}\n" for hypothesis in hypotheses)
+    words = best.word_times
+    if not words and best.text:
         raise UserError(f"--{name} needs word times, which this model cannot give: it was trained without CTC")
-    return srt(words) if name == "srt" else ctm(ctm_name, words)
+    return {"srt": srt, "vtt": vtt}[name](words) if name != "ctm" else ctm(ctm_name, words)
+
+
+def _entry(hypotheses: Sequence[Hypothesis]) -> dict[str, object]:
+    """The best hypothesis, its words with their times (null without times), and the others with their scores."""
+    best = hypotheses[0]
+    words = None if best.times is None else [word.to_dict() for word in best.word_times]
+    entry: dict[str, object] = {**best.as_dict(), "words": words}
+    if len(hypotheses) > 1:
+        entry["nbest"] = [
+            {"text": item.text, "score": item.score, "scores": item.scores, "tokens": item.tokens}
+            for item in hypotheses
+        ]
+    return entry
 
 
 def _write(path: Path, text: str) -> None:

@@ -1,42 +1,79 @@
-"""What a recogniser answers."""
+"""What a recognizer returns."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tympan.data.kaldi_dir import Segment
+from tympan.decode.words import Word, words_of
+from tympan.text.tokenizer import SPACE
 from tympan.text.words import join_words
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A text with its tokens; times, in seconds, and confidences, in [0, 1], where the model has CTC.
+    """One transcript of a recording. `recognizer(audio)` returns the best one, `recognizer(audio, nbest=5)` a list.
 
-    A token's confidence is its highest CTC posterior in the frames it takes; the text's is the mean over its tokens.
+    Times and confidences need a model with CTC, and only the best hypothesis has them.
     """
 
     text: str
     tokens: tuple[str, ...]
     token_ids: tuple[int, ...]
     score: float
+    """Weighted sum of `scores`, by which hypotheses are ranked."""
     scores: dict[str, float]
+    """Score of each part of the model: `decoder`, `ctc`, `lm`, `ngram`, ..."""
     times: tuple[tuple[float, float], ...] | None = None
+    """Start and end of each token in seconds from the beginning of the recording."""
     token_confidences: tuple[float, ...] | None = None
+    """The highest CTC posterior of each token in its frames, 0 to 1."""
     words: tuple[tuple[str, int], ...] | None = None
-    """Words with how many of the tokens each takes, where tokens are phones."""
+    """Words with the number of tokens of each, where tokens are phones of a lexicon."""
+    space_symbol: str = SPACE
+    """The token that represents a space."""
 
     @property
     def confidence(self) -> float | None:
-        """None where there is nothing to be sure of."""
+        """Mean confidence of the tokens, 0 to 1; None without tokens or times."""
         if not self.token_confidences:
             return None
         return sum(self.token_confidences) / len(self.token_confidences)
 
+    @property
+    def word_times(self) -> list[Word]:
+        """Words with start, end and confidence, for every token type; empty if the model gives no times."""
+        return words_of(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """A flat row for `pandas.DataFrame([hypothesis.to_dict(), ...])`: numbers and texts, and lists of these.
+
+        The score of each part of the model is a column `score_NAME`.
+        """
+        words = self.word_times if self.times is not None else None
+        return {
+            "text": self.text,
+            "score": self.score,
+            **{f"score_{name}": value for name, value in self.scores.items()},
+            "confidence": self.confidence,
+            "tokens": list(self.tokens),
+            "token_ids": list(self.token_ids),
+            "token_start_s": None if self.times is None else [start for start, _ in self.times],
+            "token_end_s": None if self.times is None else [end for _, end in self.times],
+            "token_confidences": None if self.token_confidences is None else list(self.token_confidences),
+            "words": None if words is None else [word.text for word in words],
+            "word_start_s": None if words is None else [word.start_s for word in words],
+            "word_end_s": None if words is None else [word.end_s for word in words],
+        }
+
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Every field, for JSON; `from_dict` reads it."""
         return {**dataclasses.asdict(self), "confidence": self.confidence}
 
     @classmethod
@@ -52,7 +89,20 @@ class Hypothesis:
             times=None if times is None else tuple((start, end) for start, end in times),
             token_confidences=None if confidences is None else tuple(confidences),
             words=None if words is None else tuple((word, count) for word, count in words),
+            space_symbol=values.get("space_symbol", SPACE),
         )
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """The encoder's output for one recording, from `recognizer.encode(audio)`."""
+
+    out: Tensor
+    """(frames, size)"""
+    ctc_log_probs: Tensor | None
+    """(frames, tokens); None for a model without CTC."""
+    frame_shift_s: float
+    """Seconds between two frames."""
 
 
 def join_hypotheses(parts: Sequence[tuple[Segment, Hypothesis]], *, separator: str) -> Hypothesis:
@@ -77,6 +127,7 @@ def join_hypotheses(parts: Sequence[tuple[Segment, Hypothesis]], *, separator: s
         if has_confidences
         else None,
         words=words,
+        space_symbol=answers[0].space_symbol,
     )
 
 

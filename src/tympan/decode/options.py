@@ -319,8 +319,8 @@ def report_idle(kind: SearchKind | None, given: Mapping[str, Any], *, has_lm: bo
     if kind is not None and (unused := unused_options(kind, set(given))):
         logger.warning(unused)
     for name, is_there, model in (
-        ("lm_weight", has_lm, "neural language model (--lm_train_config and --lm_file)"),
-        ("ngram_weight", has_ngram, "n-gram (--ngram_file)"),
+        ("lm_weight", has_lm, "neural language model (asr_inference and pack take one as --lm_file)"),
+        ("ngram_weight", has_ngram, "n-gram (asr_inference and pack take one as --ngram_file)"),
     ):
         if given.get(name) and not is_there and (kind is None or name in kind.uses):
             logger.warning("%s %g changes nothing: there is no %s", name, given[name], model)

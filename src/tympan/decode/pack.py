@@ -10,17 +10,19 @@ from typing import Any
 
 import yaml
 from safetensors.torch import save
+from torch import Tensor
 
 from tympan.config.lm import LmTrainConfig
 from tympan.config.model import MODEL
 from tympan.config.option import options_of
 from tympan.config.read import load_training_config
 from tympan.config.train import TrainConfig
-from tympan.decode.load import load_model
+from tympan.decode.load import filled_model, load_model
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
 from tympan.decode.options import DecodeOptions, merged_options
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
+from tympan.models.adapter import has_separate_adapters
 from tympan.models.build import speech_kind
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
@@ -61,7 +63,7 @@ def _write(files: ModelFiles, output: Path, options: DecodeOptions | None, *, al
         values = _read(files.lm_train_config)
         config = _model_options(values, LmTrainConfig)
         _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
-        _write_weights(files.lm_file, output / "lm" / "model.safetensors")
+        _write_weights(load_weights(files.lm_file), output / "lm" / "model.safetensors")
     if files.ngram_file is not None:
         shutil.copyfile(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
     if options is not None:
@@ -114,7 +116,10 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
         if "normalize.mean" not in load_weights(files.asr_model_file):
             shutil.copyfile(files.find(stats), output / "feats_stats.npz")
     _write_yaml(output / CONFIG, config)
-    _write_weights(files.asr_model_file, output / "model.safetensors")
+    weights = load_weights(files.asr_model_file)
+    if has_separate_adapters(weights):
+        weights = filled_model(training, files, kind.build).state_dict()
+    _write_weights(weights, output / "model.safetensors")
     _pack_features(files.asr_train_config.parent, output)
 
 
@@ -143,9 +148,9 @@ def _tokens(values: Mapping[str, Any], files: ModelFiles, name: str = "token_lis
     return list(read_token_list(files.find(tokens), unk_symbol=files.symbol("unk_symbol", UNK)).tokens)
 
 
-def _write_weights(source: Path, target: Path) -> None:
+def _write_weights(weights: Mapping[str, Tensor], target: Path) -> None:
     # A tensor that shares its memory with another can't be saved as it is.
-    weights = {name: value.clone().contiguous() for name, value in load_weights(source).items()}
+    weights = {name: value.clone().contiguous() for name, value in weights.items()}
     # Not save_file: its files are private to the user who packs, and a packed model is for others.
     with atomic_write(target, "wb") as stream:
         stream.write(save(weights))

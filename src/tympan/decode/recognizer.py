@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tympan.config.registry import is_import
 from tympan.data.audio import read_audio, resample
 from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import MAX_CHANNELS
 from tympan.decode.alignment import Aligned, AlignedToken, GivenText, align_segments, align_tokens, read_given_text
-from tympan.decode.hypothesis import Hypothesis, join_hypotheses
+from tympan.decode.hypothesis import Encoding, Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle, report_missing_ctc
-from tympan.decode.search import Encoded, Ended, SearchKind, find_search, run_search
+from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
 from tympan.errors import UserError
@@ -95,22 +94,42 @@ class Recognizer:
         return self.loaded.codec.tokenizer.space_symbol or SPACE
 
     @overload
-    def __call__(self, audio: AudioInput, *, rate: int | None = None) -> Hypothesis: ...
+    def __call__(self, audio: AudioInput, *, rate: int | None = None, nbest: None = None) -> Hypothesis: ...
 
     @overload
-    def __call__(self, audio: list[AudioInput], *, rate: int | None = None) -> list[Hypothesis]: ...
+    def __call__(self, audio: list[AudioInput], *, rate: int | None = None, nbest: None = None) -> list[Hypothesis]: ...
+
+    @overload
+    def __call__(self, audio: AudioInput, *, rate: int | None = None, nbest: int) -> list[Hypothesis]: ...
+
+    @overload
+    def __call__(self, audio: list[AudioInput], *, rate: int | None = None, nbest: int) -> list[list[Hypothesis]]: ...
 
     def __call__(
-        self, audio: AudioInput | list[AudioInput], *, rate: int | None = None
-    ) -> Hypothesis | list[Hypothesis]:
-        """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list."""
-        if isinstance(audio, list):
-            found = dict(self.recognize([self._read_item(item, index, rate) for index, item in enumerate(audio)]))
-            return [found[index][0] for index in range(len(audio))]
-        samples = self.read(audio, rate=rate)
-        self.check_length(samples)
-        ((_, hypotheses),) = self.recognize([samples])
-        return hypotheses[0]
+        self, audio: AudioInput | list[AudioInput], *, rate: int | None = None, nbest: int | None = None
+    ) -> Hypothesis | list[Hypothesis] | list[list[Hypothesis]]:
+        """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list.
+
+        With `nbest`, each recording gives a list of up to that many hypotheses, the best first. There are at most
+        `beam_size`, and one for a recording that is cut into pieces.
+        """
+        if nbest is not None:
+            self._keep(nbest)
+        ranked = self._ranked(audio if isinstance(audio, list) else [audio], rate, in_list=isinstance(audio, list))
+        if nbest is None:
+            best = [hypotheses[0] for hypotheses in ranked]
+            return best if isinstance(audio, list) else best[0]
+        ranked = [hypotheses[:nbest] for hypotheses in ranked]
+        return ranked if isinstance(audio, list) else ranked[0]
+
+    def encode(self, audio: AudioInput, *, rate: int | None = None) -> Encoding:
+        """The encoder's output and CTC log posteriors of one recording, which is not cut into pieces."""
+        encoded = self.encode_batch(self._read_all([audio], rate, in_list=False))
+        return Encoding(
+            out=encoded.memory[0],
+            ctc_log_probs=None if encoded.log_probs is None else encoded.log_probs[0],
+            frame_shift_s=self.loaded.input.frame_shift_s,
+        )
 
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
         """Samples (time,) at the model's rate; of several channels the first."""
@@ -173,7 +192,7 @@ class Recognizer:
         return [found[index] if index in found else [self._silence()] for index in range(len(inputs))]
 
     @torch.inference_mode()
-    def encode(self, inputs: Sequence[np.ndarray]) -> Encoded:
+    def encode_batch(self, inputs: Sequence[np.ndarray]) -> Encoded:
         """A batch through features and encoder. An input too short for one frame is a UserError."""
         model = self.loaded.model
         prepared = self.loaded.input.prepare(inputs)
@@ -218,7 +237,8 @@ class Recognizer:
                 "cut the recording (segments)"
             )
         segments = (
-            (segment.start_s, self.encode([take_segment(segment, samples, self.rate)])) for segment in self.cut(samples)
+            (segment.start_s, self.encode_batch([take_segment(segment, samples, self.rate)]))
+            for segment in self.cut(samples)
         )
         found = align_segments(segments, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
         if found.aligned is None:
@@ -250,6 +270,25 @@ class Recognizer:
             raise UserError(f"{source}: {error}") from None
         return samples
 
+    def _keep(self, nbest: int) -> None:
+        """Let the search return this many hypotheses; the best one stays the same."""
+        if nbest > self.options.nbest:
+            self.options = dataclasses.replace(self.options, nbest=nbest)
+            self.search = self.kind.build(self.loaded, self.options)
+        elif nbest < 1:
+            raise UserError(f"nbest must be at least 1, found {nbest}")
+
+    def _ranked(self, audio: Sequence[AudioInput], rate: int | None, *, in_list: bool) -> list[list[Hypothesis]]:
+        found = dict(self.recognize(self._read_all(audio, rate, in_list=in_list)))
+        return [found[index] for index in range(len(audio))]
+
+    def _read_all(self, audio: Sequence[AudioInput], rate: int | None, *, in_list: bool) -> list[np.ndarray]:
+        if in_list:
+            return [self._read_item(item, index, rate) for index, item in enumerate(audio)]
+        samples = self.read(audio[0], rate=rate)
+        self.check_length(samples)
+        return [samples]
+
     def _read_item(self, audio: AudioInput, index: int, rate: int | None) -> np.ndarray:
         if isinstance(audio, numbers.Real):
             raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
@@ -272,7 +311,7 @@ class Recognizer:
             yield [segments[heard[index]] for index in batch]
 
     def _search(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
-        encoded = self.encode(inputs)
+        encoded = self.encode_batch(inputs)
         # A decoder may say blank where CTC does not keep it from it: it is nothing to read.
         blank_id = self.loaded.model.blank_id
         found = [
@@ -307,6 +346,7 @@ class Recognizer:
             times=None if aligned is None else tuple(_seconds(token, shift) for token in aligned.tokens),
             token_confidences=None if aligned is None else tuple(token.confidence for token in aligned.tokens),
             words=ended.words,
+            space_symbol=self.space_symbol,
         )
 
     def _silence(self) -> Hypothesis:
@@ -320,15 +360,6 @@ class Recognizer:
             return parts[0][1]
         best = [(segment, hypotheses[0]) for segment, hypotheses in parts]
         return [join_hypotheses(best, separator=self.loaded.codec.separator)]
-
-
-def choose_search(model: SpeechModel, name: str | None) -> SearchKind:
-    """The search of this name, or the first that the model offers. One of the user's own is taken as it is."""
-    if name is None:
-        return find_search(model.searches[0])
-    if not is_import(name) and name not in model.searches:
-        raise UserError(f"this model can't be decoded with search {name}; it offers {', '.join(model.searches)}")
-    return find_search(name)
 
 
 def _is_silence(speech: np.ndarray) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
-from tympan.config.registry import Registry
+from tympan.config.registry import Registry, is_import
 from tympan.config.resolve import Layer, resolve
 from tympan.errors import UserError
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from tympan.decode.load import LoadedModel
     from tympan.decode.options import DecodeOptions
+    from tympan.models.speech_model import SpeechModel
 
 State = TypeVar("State")
 
@@ -36,6 +37,7 @@ SEARCHES = Registry(
         "ctc_prefix": "tympan.decode.search:CTC_PREFIX",
         "rescore": "tympan.decode.search:RESCORE",
         "lexicon": "tympan.decode.search:LEXICON",
+        "transducer_greedy": "tympan.decode.transducer_kinds:GREEDY",
     },
 )
 """Where the `SearchKind` of a name is. It is imported when the name is chosen, and for the help."""
@@ -172,6 +174,15 @@ def find_search(name: str) -> SearchKind:
     if not isinstance(kind, SearchKind):
         raise UserError(f"search '{name}': {name.partition(':')[2]} is no tympan.decode.search.SearchKind")
     return kind
+
+
+def choose_search(model: SpeechModel, name: str | None) -> SearchKind:
+    """The search of this name, or the first that the model offers. One of the user's own is taken as it is."""
+    if name is None:
+        return find_search(model.searches[0])
+    if not is_import(name) and name not in model.searches:
+        raise UserError(f"this model can't be decoded with search {name}; it offers {', '.join(model.searches)}")
+    return find_search(name)
 
 
 def run_search(search: Search[State], encoded: Encoded) -> list[list[Ended]]:

@@ -30,7 +30,6 @@ from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.executor import map_jobs
 from tympan.runtime.malloc import keep_freed_memory
-from tympan.text.tokenizer import SPACE
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +122,6 @@ def decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: P
         journal.done,
         nbest=spec.options.nbest,
         nj=work.nj,
-        space_symbol=spec.files.symbol("space_symbol", SPACE),
     )
     failures.sort(key=lambda failure: order[failure.id])
     _write_failures(output_dir / "failed", failures)

@@ -1,4 +1,4 @@
-"""From a recording to what the model takes: samples that Python or a file gives, and features where it wants them.
+"""From a recording to what the model takes: samples that Python or a file gives, and features where it expects them.
 
 A model with a frontend takes samples. Others were trained on stored features: `features.yaml` beside their
 configuration says how those were made.
