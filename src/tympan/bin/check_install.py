@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.metadata
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tympan.config import option, parse_args
+from tympan.runtime.packages import EXTRAS, NEEDED, describe_import_error, import_fault, install_command
 
-NEEDED = [
-    "torch",
-    "numpy",
-    "yaml",
-    "pydantic",
-    "soundfile",
-    "soxr",
-    "kaldi_native_fbank",
-    "kaldiio",
-    "sentencepiece",
-    "rapidfuzz",
-    "safetensors",
-    "tensorboard",
-    "matplotlib",
-    "tqdm",
-    "numba",
-]
-EXTRAS = {
-    "torch_npu": "npu: training on Ascend NPUs",
-    "distributed": "cluster: run jobs on a Dask cluster",
-    "wandb": "wandb: logging to Weights & Biases",
-    "espeakng_loader": "demo: speech synthesis for the demo",
-    "huggingface_hub": "hub: models from a hub",
+PURPOSES = {
+    "torch_npu": "training on Ascend NPUs",
+    "distributed": "run jobs on a Dask cluster",
+    "wandb": "logging to Weights & Biases",
+    "espeakng_loader": "speech synthesis for the demo",
+    "huggingface_hub": "models from a hub",
+    "sacrebleu": "BLEU and chrF of translations",
 }
 
 
@@ -44,16 +29,11 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan check_install", description=__doc__)
-    from tympan.recipe.check import machine
-
-    for name, value in machine(Path.cwd()):
-        print(f"  {name:<20} {value}")
     failed = [name for name in NEEDED if not _report(name)]
-    for name, purpose in EXTRAS.items():
-        found = importlib.util.find_spec(name) is not None
-        hint = "" if found else f"   (pip install 'tympan[{purpose.partition(':')[0]}]')"
-        print(f"  {name:<20} {'installed' if found else 'not installed'}, extra {purpose}{hint}")
+    for name, purpose in PURPOSES.items():
+        print(f"  {name:<20} {_extra(name)}, extra {EXTRAS[name]}: {purpose}")
     for name, check in (
+        ("machine", _machine),
         ("features", _features),
         ("training step", _training_step),
         ("decoding on a CPU", _frozen_products),
@@ -62,24 +42,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             print(f"  {name:<20} {check()}")
         except Exception as error:
-            print(f"  {name:<20} DOES NOT WORK: {type(error).__name__}: {error}")
+            reason = describe_import_error(error) or f"{type(error).__name__}: {error}"
+            print(f"  {name:<20} DOES NOT WORK: {reason}")
             failed.append(name)
     print(f"failed: {', '.join(failed)}" if failed else "everything that Tympan needs works on this machine")
     return 1 if failed else 0
 
 
 def _report(name: str) -> bool:
-    try:
-        module = importlib.import_module(name)
-    except Exception as error:
-        print(f"  {name:<20} MISSING OR BROKEN: {type(error).__name__}: {error}")
+    if (fault := import_fault(name)) is not None:
+        print(f"  {name:<20} MISSING OR BROKEN: {fault}")
         return False
     try:
-        version = importlib.metadata.version({"yaml": "pyyaml"}.get(name, name.replace("_", "-")))
+        version = importlib.metadata.version(NEEDED[name])
     except importlib.metadata.PackageNotFoundError:
-        version = getattr(module, "__version__", "installed")
+        version = "installed"
     print(f"  {name:<20} {version}")
     return True
+
+
+def _extra(name: str) -> str:
+    if importlib.util.find_spec(name) is None:
+        return f"not installed ({install_command(name)})"
+    fault = import_fault(name)
+    return "installed" if fault is None else f"BROKEN: {fault}"
+
+
+def _machine() -> str:
+    from tympan.recipe.check import machine
+
+    lines = [f"{name}: {value}" for name, value in machine(Path.cwd())]
+    return f"\n  {'':<20} ".join(lines)
 
 
 def _features() -> str:

@@ -39,7 +39,7 @@ GROUPS = {
     "train": ("asr_train", "lm_train", "st_train", "train", "average_model", "reproduce", "plan_batches"),
     "recognize and translate": ("transcribe", "asr_inference", "asr_align", "st_inference", "pack"),
     "score": ("score", "report", "st_score", "lm_calc_perplexity"),
-    "data": ("validate_data", "fix_data", "combine_data", "copy_data", "subset_data", "perturb_data"),
+    "data": ("manifest_data", "validate_data", "fix_data", "combine_data", "copy_data", "subset_data", "perturb_data"),
     "features": ("make_features", "compute_cmvn", "apply_cmvn"),
     "text and language models": ("tokenize_text", "spm_train", "make_dict", "ngram_train", "ngram_query"),
     "from other toolkits": ("convert_config", "ascend_test"),

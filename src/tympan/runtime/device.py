@@ -100,7 +100,7 @@ def device_of(kind: str, *, local_rank: int) -> torch.device:
 
 
 def prepare_environment(kind: str, environment: MutableMapping[str, str]) -> None:
-    """Set in `environment` what this kind of device wants, where the user has not."""
+    """Set in `environment` what this kind of device expects, where the user has not."""
     if kind == "npu":
         for name, value in NPU_ENVIRONMENT.items():
             environment.setdefault(name, value)

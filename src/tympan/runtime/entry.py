@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tympan.errors import UserError
 from tympan.runtime.child import end_with_parent
+from tympan.runtime.packages import describe_import_error
 
 Main = Callable[[Sequence[str] | None], int]
 
@@ -40,8 +41,11 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()
         return 141
-    except OSError as error:
-        message = _system_message(error)
+    except (ImportError, OSError) as error:
+        # A shared library that is missing is an OSError in some packages.
+        message = describe_import_error(error)
+        if message is None and isinstance(error, OSError):
+            message = _system_message(error)
         if message is None:
             raise
         print(f"tympan: error: {message}", file=sys.stderr)

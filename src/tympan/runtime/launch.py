@@ -150,7 +150,10 @@ def report_failure(error: ChildFailedError) -> int:
     print(f"tympan: rank {rank} failed first (exit code {failure.exitcode}):", file=sys.stderr)
     print(_message_of(failure), file=sys.stderr)
     if failure.exitcode == -signal.SIGKILL:
-        print(f"tympan: nobody but the system kills a process unasked: memory ran out. {REMEDY}", file=sys.stderr)
+        print(
+            f"tympan: it was killed by signal 9, usually because the system ran out of memory. {REMEDY}",
+            file=sys.stderr,
+        )
     return 1
 
 

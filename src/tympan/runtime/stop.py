@@ -7,7 +7,7 @@ import signal
 from types import FrameType
 
 EXIT_REQUEUE = 75
-"""EX_TEMPFAIL: the run has saved its place and wants to be started again with --resume true."""
+"""EX_TEMPFAIL: the run has saved its place and expects to be started again with --resume true."""
 
 
 class StopSignal:

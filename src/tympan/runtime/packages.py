@@ -1,0 +1,93 @@
+"""The packages that Tympan imports, and what to do if one is missing or broken."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from types import TracebackType
+
+NEEDED = {
+    "torch": "torch",
+    "numpy": "numpy",
+    "yaml": "pyyaml",
+    "pydantic": "pydantic",
+    "soundfile": "soundfile",
+    "soxr": "soxr",
+    "kaldi_native_fbank": "kaldi-native-fbank",
+    "kaldiio": "kaldiio",
+    "sentencepiece": "sentencepiece",
+    "rapidfuzz": "rapidfuzz",
+    "safetensors": "safetensors",
+    "tensorboard": "tensorboard",
+    "matplotlib": "matplotlib",
+    "tqdm": "tqdm",
+    "numba": "numba",
+}
+"""Import name and name on PyPI of what `pip install tympan` installs."""
+
+EXTRAS = {
+    "torch_npu": "npu",
+    "distributed": "cluster",
+    "dask_jobqueue": "cluster",
+    "wandb": "wandb",
+    "espeakng_loader": "demo",
+    "huggingface_hub": "hub",
+    "sacrebleu": "st",
+}
+"""Import name and name of the extra, as in `pip install 'tympan[hub]'`."""
+
+
+def install_command(package: str, *, again: bool = False) -> str:
+    """The command that installs a package, by its import name; `again` replaces an installation that is broken."""
+    name = NEEDED.get(package) or (f"'tympan[{EXTRAS[package]}]'" if package in EXTRAS else package)
+    return f"pip install {'--force-reinstall --no-deps ' if again and package not in EXTRAS else ''}{name}"
+
+
+def import_fault(package: str) -> str | None:
+    """Why a package can't be imported, with the remedy; None if it can."""
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        return describe_import_error(error, package)
+    except Exception as error:  # a package may raise anything while it is imported
+        return _broken(package, error)
+    return None
+
+
+def describe_import_error(error: BaseException, package: str | None = None) -> str | None:
+    """One message for a package that is missing or broken; None if the error has another cause.
+
+    `package` is what was imported; without it, the traceback says which package Tympan imported.
+    """
+    package = package or _imported_package(error.__traceback__)
+    missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
+    if missing == "tympan" or not (missing or package):
+        return None
+    if missing and package in (None, missing):
+        return f"the package '{missing}' is not installed: {install_command(missing)}"
+    assert package is not None
+    if missing:
+        return f"the package '{package}' needs '{missing}', which is not installed: {install_command(missing)}"
+    return _broken(package, error)
+
+
+def _broken(package: str, error: BaseException) -> str:
+    reason = " ".join(str(error).split()) or "no reason given"
+    return (
+        f"the package '{package}' is installed, but can't be imported ({type(error).__name__}: {reason}). "
+        f"Install it again: {install_command(package, again=True)}"
+    )
+
+
+def _imported_package(trace: TracebackType | None) -> str | None:
+    """The package of NEEDED or EXTRAS that Tympan was importing; None if the error has another cause."""
+    found = None
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        package = module.partition(".")[0]
+        if package == "tympan":
+            found = None
+        elif found is None and code.co_name == "<module>" and package in (*NEEDED, *EXTRAS):
+            found = package
+        trace = trace.tb_next
+    return found
