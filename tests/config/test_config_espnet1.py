@@ -275,11 +275,11 @@ def test_the_command_line_still_wins(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("elayrs: 3\nadim: 4\nmodel-module: x.e2e_asr_conformer:E2E\n", "old.yaml:1: 'elayrs' is no key"),
+        ("elayrs: 3\nadim: 4\nmodel-module: x.e2e_asr_conformer:E2E\n", "old.yaml:1: 'elayrs' is not an ESPnet1 key"),
         ("elayrs: 3\nadim: 4\nmodel-module: x.e2e_asr_conformer:E2E\n", "Did you mean 'elayers'?"),
         (
             KERNEL15.replace("sortagrad: 0", "sortagrad: -1"),
-            "old.yaml:12: sortagrad: -1 has no translation; only 0 has",
+            "old.yaml:12: sortagrad: -1 has no translation; only the value 0 has",
         ),
         (KERNEL15.replace("opt: noam", "opt: sgd"), "opt: noam, adam and adadelta are translated, not 'sgd'"),
         (
@@ -288,14 +288,17 @@ def test_the_command_line_still_wins(tmp_path: Path) -> None:
         ),
         (
             KERNEL15 + "transformer-decoder-selfattn-layer-type: dynamicconv\nwshare: 4\n",
-            "lightweight and dynamic convolutions (dynamicconv) are not in Tympan; use selfattn",
+            "lightweight and dynamic convolutions (dynamicconv) are not supported; use selfattn",
         ),
-        (RNN + "lsm-type: unigram\nlsm-weight: 0.05\n", "lsm-type: unigram smooths labels by the frequency of tokens"),
-        ("beam-size: 10\nsearch-type: alsd\nu-max: 3\n", "search-type belongs to the transducer"),
+        (
+            RNN + "lsm-type: unigram\nlsm-weight: 0.05\n",
+            "lsm-type: unigram (label smoothing by token frequency) is not supported",
+        ),
+        ("beam-size: 10\nsearch-type: alsd\nu-max: 3\n", "search-type is for transducer models"),
         (LM + "schedulers: lr=step\n", "schedulers: lr=cosine and lr=noam are translated, not 'lr=step'"),
-        ("elayers: 3\netype: vggblst\n", "old.yaml:2: etype: vggblst is none of ESPnet1's"),
-        ("elayers: 3\nsubsample: 2,1\n", "old.yaml:2: subsample: 2,1 must be numbers between '_'"),
-        (RNN.replace("eprojs: 1024", "eproj: 1024"), "'eproj' is no key of an ESPnet1 file that Tympan can translate"),
+        ("elayers: 3\netype: vggblst\n", "old.yaml:2: etype: vggblst is not an encoder of ESPnet1"),
+        ("elayers: 3\nsubsample: 2,1\n", "old.yaml:2: subsample: 2,1 must be numbers joined by '_'"),
+        (RNN.replace("eprojs: 1024", "eproj: 1024"), "'eproj' is not an ESPnet1 key that Tympan can translate"),
         (SPECAUG.replace("time_warp", "delta"), "the processing step 'delta' has no translation"),
     ],
 )

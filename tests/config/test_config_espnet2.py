@@ -85,29 +85,38 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--batch-size", "3"], "option names are written with '_'. Use '--batch_size'"),
         (["--optim", "adamm"], "there is no optim 'adamm'. Did you mean 'adam'?"),
         (["--optim", "lamb"], "install torch_optimizer and use 'torch_optimizer:Lamb'"),
-        (["--encoder", "whisper"], "ESPnet2's encoder 'whisper' is not in Tympan yet; use 'conformer'"),
-        (["--frontend", "s3prl"], "ESPnet2's frontend 's3prl' is not in Tympan yet; use 'default'"),
-        (["--decoder", "transducer"], "ESPnet2's decoder 'transducer' is not in Tympan yet"),
-        (["--use_deepspeed", "true"], "ESPnet2 has this option, Tympan does not have it yet; use --fsdp true"),
-        (["--adapter_conf", "rank=3"], "ESPnet2 has this option, Tympan does not have it yet; use --freeze_param"),
-        (["--iterator_type", "chunk"], "ESPnet2 has 'chunk', Tympan does not have it yet; use 'sequence'"),
-        (["--batch_type", "catbel"], "ESPnet2 has 'catbel', Tympan does not have it yet"),
-        (["--token_type", "whisper_en"], "ESPnet2 has 'whisper_en', Tympan does not have it yet"),
-        (["--ctc_conf", "ctc_type=gtnctc"], "--ctc_conf ctc_type: wants builtin | builtin2, found 'gtnctc'"),
-        (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key, Tympan's takes it at True only"),
-        (["--model_conf", "aux_ctc={a: b}"], "Tympan's takes it at None only"),
+        (["--encoder", "whisper"], "ESPnet2's encoder 'whisper' is not supported; use 'conformer'"),
+        (["--frontend", "s3prl"], "ESPnet2's frontend 's3prl' is not supported; use 'default'"),
+        (["--decoder", "s4"], "ESPnet2's decoder 's4' is not supported; use 'transformer', 'rnn' or 'transducer'"),
+        (["--use_deepspeed", "true"], "this option of ESPnet2 is not supported; use --fsdp true"),
+        (["--adapter", "houlsby"], "ESPnet2's adapter 'houlsby' is not supported; ESPnet2 adds it to the frontend"),
+        (["--adapter_conf", "rnk=3"], "--adapter_conf: rnk: the adapter 'lora' has no key 'rnk'. Did you mean 'rank'?"),
+        (["--adapter_conf", "rank=0"], "--adapter_conf: rank: must be between 1 and 10000, found 0"),
+        (["--save_strategy", "adapter_only"], "--save_strategy: needs --use_adapter true"),
+        (["--iterator_type", "chunk"], "'chunk' of ESPnet2 is not supported; use 'sequence'"),
+        (["--batch_type", "catbel"], "'catbel' of ESPnet2 is not supported"),
+        (["--token_type", "whisper_en"], "'whisper_en' of ESPnet2 is not supported"),
+        (["--ctc_conf", "ctc_type=gtnctc"], "--ctc_conf ctc_type: expects builtin | builtin2, found 'gtnctc'"),
+        (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key; Tympan accepts only its default, True"),
+        (["--model_conf", "aux_ctc={a: b}"], "Tympan accepts only its default, None"),
         (
             ["--encoder_conf", "num_blcks=3"],
             "the encoder 'conformer' has no key 'num_blcks'. Did you mean 'num_blocks'?",
         ),
-        (["--encoder_conf", "num_blocks=many"], "--encoder_conf num_blocks: wants int, found 'many' (text)"),
+        (["--encoder_conf", "num_blocks=many"], "--encoder_conf num_blocks: expects int, found 'many' (text)"),
         (["--encoder_conf", "input_size=80"], "the encoder 'conformer' has no key 'input_size'"),
         (["--batch_size", "0"], "--batch_size: must be at least 1, found 0"),
-        (["--device", "cpu", "--ngpu", "1"], "--ngpu: 1 wants accelerators, but device is cpu. Use --nproc"),
-        (["--nproc", "2", "--ngpu", "1"], "--nproc: is for the CPU: with --ngpu N there is one process a device"),
-        (["--elastic", "4:2"], "--elastic: wants MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '4:2'"),
-        (["--use_amp", "true", "--train_dtype", "O2"], "--use_amp: excludes train_dtype O2"),
-        (["--decoder", "none"], "--decoder: is null, so CTC is alone: it needs --model_conf ctc_weight=1.0, found 0.5"),
+        (["--device", "cpu", "--ngpu", "1"], "--ngpu: 1 asks for accelerators, but device is cpu. Use --nproc"),
+        (
+            ["--nproc", "2", "--ngpu", "1"],
+            "--nproc: is for the CPU only: with --ngpu N, one process is started per device",
+        ),
+        (["--elastic", "4:2"], "--elastic: expects MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '4:2'"),
+        (["--use_amp", "true", "--train_dtype", "O2"], "--use_amp: can't be used with train_dtype O2"),
+        (
+            ["--decoder", "none"],
+            "--decoder: is null, so the model is trained with CTC only: use --model_conf ctc_weight=1.0, found 0.5",
+        ),
         (["--max_batch_size", "2", "--min_batch_size", "3"], "--max_batch_size: 2 is below min_batch_size, which is 3"),
         (["--write_collected_feats", "true"], "--write_collected_feats: needs --collect_stats true"),
         (
@@ -120,16 +129,16 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         ),
         (
             ["--exclude_weight_decay", "true", "--exclude_weight_decay_conf", "keys=embed"],
-            "--exclude_weight_decay_conf: keys wants a list of parts of weights' names, found 'embed'",
+            "--exclude_weight_decay_conf: keys expects a list of parts of parameter names, found 'embed'",
         ),
         (["--grad_clip", "-1"], "--grad_clip: must be at least 0, found -1"),
         (["--train_data_path_and_name_and_type", "t,text,text"], "--token_type: bpe needs --bpemodel"),
-        (["--frontend", "none"], "--frontend: is null, so --input_size must say"),
+        (["--frontend", "none"], "--frontend: is null, so --input_size must give"),
         (["--normalize", "global_mvn"], "--normalize: global_mvn needs --normalize_conf stats_file=FILE"),
         (["--scheduler", "steplr"], "--scheduler_conf: the scheduler 'steplr' needs the key 'step_size'"),
         (
             ["--fold_length", "800", "--train_shape_file", "a", "b"],
-            "--fold_length: has 1 numbers for 2 of train_shape_file",
+            "--fold_length: has 1 numbers, but there are 2 of train_shape_file",
         ),
     ],
 )
@@ -286,8 +295,8 @@ def test_a_models_file_may_not_name_a_class_to_import(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_training_config(AsrTrainConfig, path)
     assert str(caught.value) == (
-        f"{path}:2: encoder names the class 'evil.module:Encoder': loading it runs its code. "
-        "If you trust it: --allow_import"
+        f"{path}:2: encoder names the class 'evil.module:Encoder', and loading the model would run its code. "
+        "If you trust it, use --allow_import"
     )
     with pytest.raises(UserError, match="there is no module 'evil'"):
         load_training_config(AsrTrainConfig, path, allow_import=True)

@@ -28,19 +28,19 @@ def mistakes(*argv: str) -> str:
             ["--print-config"],
             "unknown option '--print-config': option names are written with '_'. Use '--print_config'",
         ),
-        (["stray"], "'stray' was not expected here. Options begin with '--'"),
-        (["--number", "x"], "--number: wants int, found 'x' (text)"),
-        (["--number"], "--number: a value must follow"),
-        (["--mode", "fats"], "--mode: wants fast | slow, found 'fats' (text). Did you mean 'fast'?"),
-        (["--mode", "warp"], "--mode: ESPnet2 has 'warp', Tympan does not have it yet; use 'fast'"),
-        (["--later", "8"], "--later: ESPnet2 has this option, Tympan does not have it yet; use --number"),
-        (["--pair", "a"], "--pair: wants text,text, found 'a' (text)"),
+        (["stray"], "'stray' is not expected here. Options start with '--'"),
+        (["--number", "x"], "--number: expects int, found 'x' (text)"),
+        (["--number"], "--number: needs a value"),
+        (["--mode", "fats"], "--mode: expects fast | slow, found 'fats' (text). Did you mean 'fast'?"),
+        (["--mode", "warp"], "--mode: 'warp' of ESPnet2 is not supported; use 'fast'"),
+        (["--later", "8"], "--later: this option of ESPnet2 is not supported; use --number"),
+        (["--pair", "a"], "--pair: expects text,text, found 'a' (text)"),
         (
             ["--thing", "smal"],
             "--thing: there is no thing 'smal'. Did you mean 'small'? "
             "Known: small, nested, needy; or package.module:Class",
         ),
-        (["--thing", "huge"], "--thing: ESPnet2's thing 'huge' is not in Tympan yet; use 'small'"),
+        (["--thing", "huge"], "--thing: ESPnet2's thing 'huge' is not supported; use 'small'"),
         (
             ["--thing_conf", "widht=3"],
             "--thing_conf widht: the thing 'small' has no key 'widht'. Did you mean 'width'?",
@@ -53,22 +53,22 @@ def mistakes(*argv: str) -> str:
             ["--thing_conf", "input_size=3"],
             "--thing_conf input_size: the thing 'small' has no key 'input_size'. Its keys: width, rate, kind",
         ),
-        (["--thing_conf", "width=x"], "--thing_conf width: wants int, found 'x' (text)"),
-        (["--thing_conf", "kind=c"], "--thing_conf kind: wants a | b, found 'c' (text)"),
+        (["--thing_conf", "width=x"], "--thing_conf width: expects int, found 'x' (text)"),
+        (["--thing_conf", "kind=c"], "--thing_conf kind: expects a | b, found 'c' (text)"),
         (
             ["--thing", "nested", "--thing_conf", "att_conf.dmi=3"],
             "--thing_conf att_conf.dmi: the thing 'nested' has no key 'att_conf.dmi'. Did you mean 'dim'?",
         ),
         (
             ["--thing", "nested", "--thing_conf", "att_conf.deep.x=y"],
-            "--thing_conf att_conf.deep.x: wants int, found 'y' (text)",
+            "--thing_conf att_conf.deep.x: expects int, found 'y' (text)",
         ),
         (
             ["--thing", "nested", "--thing_conf", "att_conf=3"],
-            "--thing_conf att_conf: wants mapping, found 3 (a whole number)",
+            "--thing_conf att_conf: expects mapping, found 3 (a whole number)",
         ),
-        (["--thing_conf", "word"], "--thing_conf: wants key=value or \"{key: value}\", found 'word'"),
-        (["--thing", "none", "--thing_conf", "width=3"], "--thing_conf: has keys, but thing is null"),
+        (["--thing_conf", "word"], "--thing_conf: expects key=value or \"{key: value}\", found 'word'"),
+        (["--thing", "none", "--thing_conf", "width=3"], "--thing_conf: has keys, but --thing is null"),
         (["--thing", "needy"], "--thing_conf: the thing 'needy' needs the key 'stats_file'"),
         (
             ["--thing", "no_such_package.x:Y"],
@@ -87,7 +87,7 @@ def mistakes(*argv: str) -> str:
             "--free_conf: text:1:7: not valid YAML: while parsing a flow sequence, expected ',' or ']', "
             "but got '<stream end>'",
         ),
-        (["--config"], "--config: a YAML file must follow"),
+        (["--config"], "--config: needs a value: a YAML file"),
         (["--config", "/no/such.yaml"], "/no/such.yaml: cannot be read: No such file or directory"),
     ],
 )
@@ -103,9 +103,9 @@ def test_in_a_file_each_has_its_line(tmp_path: Path) -> None:
     assert mistakes("--config", str(path), "--mode", "x").splitlines() == [
         "5 mistakes:",
         f"  {path}:2: unknown option 'batch-size'.",
-        f"  {path}:1: number: wants int, found 'x' (text)",
-        "  --mode: wants fast | slow, found 'x' (text)",
-        f"  {path}:7: thing_conf.width: wants int, found 'y' (text)",
+        f"  {path}:1: number: expects int, found 'x' (text)",
+        "  --mode: expects fast | slow, found 'x' (text)",
+        f"  {path}:7: thing_conf.width: expects int, found 'y' (text)",
         f"  {path}:6: thing_conf.widht: the thing 'small' has no key 'widht'. Did you mean 'width'?",
     ]
 
@@ -116,7 +116,7 @@ def test_broken_file_and_other_mistakes_are_told_together(tmp_path: Path) -> Non
     found = mistakes("--config", str(path), "--number", "x")
     assert found.startswith("2 mistakes:\n  ")
     assert f"{path}:2:1: not valid YAML" in found
-    assert "--number: wants int" in found
+    assert "--number: expects int" in found
 
 
 def test_what_follows_from_a_mistake_is_no_mistake(tmp_path: Path) -> None:

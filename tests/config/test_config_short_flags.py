@@ -43,5 +43,5 @@ def test_a_short_flag_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_number_that_is_none_is_named() -> None:
-    with pytest.raises(UserError, match="'x' was not expected"):
+    with pytest.raises(UserError, match="'x' is not expected"):
         parse("-o", "3", "--prune", "0", "train.txt", "x")

@@ -49,7 +49,7 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--frontend_conf hop_length=0", "--frontend_conf hop_length: must be between 1 and 1000000, found 0"),
         ("--frontend_conf hop_length=-160", "--frontend_conf hop_length: must be between 1 and 1000000, found -160"),
         ("--frontend_conf n_mels=0", "--frontend_conf n_mels: must be between 1 and 100000, found 0"),
-        ("--frontend_conf n_mels=1e30", "--frontend_conf n_mels: wants int, found 1e+30"),
+        ("--frontend_conf n_mels=1e30", "--frontend_conf n_mels: expects int, found 1e+30"),
         ("--model_conf lsm_weight=.nan", "--model_conf lsm_weight: must be between 0 and 1, found nan"),
         ("--model_conf lsm_weight=1.5", "--model_conf lsm_weight: must be between 0 and 1, found 1.5"),
         ("--model_conf lsm_weight=-1", "--model_conf lsm_weight: must be between 0 and 1, found -1"),
@@ -67,7 +67,7 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--specaug_conf num_time_mask=-3", "--specaug_conf num_time_mask: must be between 0 and 10000, found -3"),
         ("--volume_perturb -2,-1", "--volume_perturb: must be above 0 and at most 1000, found -2"),
         ("--volume_perturb nan,nan", "--volume_perturb: must be above 0 and at most 1000, found nan"),
-        ("--volume_perturb 2,1", "--volume_perturb: wants LOWEST,HIGHEST, found 2,1"),
+        ("--volume_perturb 2,1", "--volume_perturb: expects LOWEST,HIGHEST, found 2,1"),
         ("--speed_perturb 1e9", "--speed_perturb: must be between 0.1 and 10, found 1e+09"),
         ("--speed_perturb nan", "--speed_perturb: must be between 0.1 and 10, found nan"),
         ("--dist_timeout nan", "--dist_timeout: must be above 0 and at most 10000000, found nan"),
@@ -76,8 +76,8 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--seed 99999999999999999999", "--seed: must be between 0 and 4294967295, found a number of"),
         ("--max_epoch 0", "--max_epoch: must be at least 1, found 0"),
         ("--num_iters_per_epoch 999999999999", "--num_iters_per_epoch: must be between 1 and 1000000000, found"),
-        ("--batch_size 5_12", "--batch_size: wants int, found '5_12'"),
-        ("--optim_conf lr=1_0.5", "--optim_conf lr: wants float, found '1_0.5'"),
+        ("--batch_size 5_12", "--batch_size: expects int, found '5_12'"),
+        ("--optim_conf lr=1_0.5", "--optim_conf lr: expects float, found '1_0.5'"),
     ],
 )
 def test_nonsense_is_rejected(arguments: str, message: str) -> None:
@@ -104,8 +104,8 @@ def test_help_shows_the_range(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse("--help")
     text = " ".join(capsys.readouterr().out.split())
-    assert "epochs to train (at least 1) [40]" in text
-    assert "seed of everything random (between 0 and 4294967295) [0]" in text
+    assert "number of epochs to train (at least 1) [40]" in text
+    assert "random seed (between 0 and 4294967295) [0]" in text
 
 
 def numeric(annotation: Any) -> bool:

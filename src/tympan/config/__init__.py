@@ -1,4 +1,4 @@
-"""Options and their parsing: the command line equals YAML."""
+"""Options and their parsing; every option has the same name on the command line and in YAML."""
 
 from tympan.config.option import argument, option
 from tympan.config.parse import dump_config, parse_args

@@ -1,4 +1,4 @@
-"""From what a user wrote to the type that an option wants: pydantic casts, this file adds ESPnet2's ways of writing."""
+"""Cast what a user wrote to the type of the option: pydantic casts, this file adds ESPnet2's notations."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable, collecti
 
 
 class CastError(Exception):
-    """The value does not fit; the message says what was wanted and what was found."""
+    """The value does not fit the type; the message says what was expected and what was found."""
 
 
 def cast(value: Any, wanted: Any) -> Any:
-    """`value` as type `wanted`, or CastError."""
+    """Return `value` as type `wanted`, or raise CastError."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if wanted is Any:
         return _plain(value)
@@ -42,7 +42,7 @@ def cast(value: Any, wanted: Any) -> Any:
 
 
 def from_text(text: str, wanted: Any) -> Any:
-    """One command-line word as a value for `cast`: text stays text where text is wanted, else it is read as YAML."""
+    """Convert one command-line word to a value for `cast`: text if the option is a text, else read as YAML."""
     members = members_of(wanted)
     if text.lower() in _NONE_WORDS and type(None) in members:
         return None
@@ -53,12 +53,12 @@ def from_text(text: str, wanted: Any) -> Any:
     try:
         return parse_yaml(text, "value").value
     except UserError:
-        # A value such as `-` or `@x` is no YAML: as text it gets the message that says what was wanted.
+        # A value such as `-` or `@x` is not YAML: as text it gets the message that says what was expected.
         return text
 
 
 def describe(wanted: Any) -> str:
-    """A type in words for messages and help."""
+    """Describe a type in words, for messages and help."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is Literal:
         return " | ".join("null" if item is None else str(item) for item in arguments)
@@ -88,7 +88,7 @@ def _cast_union(value: Any, wanted: Any, members: tuple[Any, ...]) -> Any:
     plain = float(value) if isinstance(value, WrittenFloat) else value
     exact = [member for member in candidates if type(plain) is member]
     if not isinstance(plain, (list, tuple)):
-        # A lone value becomes a list of one only where nothing else takes it.
+        # A single value becomes a list of one only if no other type accepts it.
         candidates.sort(key=_is_sequence)
     for member in exact + candidates:
         try:
@@ -106,7 +106,7 @@ def _cast_list(value: Any, wanted: Any, item_type: Any) -> list[Any]:
 
 
 def _cast_tuple(value: Any, wanted: Any, members: tuple[Any, ...]) -> tuple[Any, ...]:
-    """ESPnet2's `path,name,type`: the path may have commas of its own, so the split is from the right."""
+    """ESPnet2's `path,name,type`: the path may contain commas, so split from the right."""
     parts = value
     if isinstance(value, str):
         words = value.strip().removeprefix("(").removesuffix(")").rsplit(",", len(members) - 1)
@@ -137,7 +137,7 @@ def _cast_scalar(value: Any, wanted: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Without the memory of how floats were written."""
+    """Replace floats that remember their text by plain floats."""
     if isinstance(value, WrittenFloat):
         return float(value)
     if isinstance(value, dict):
@@ -150,7 +150,7 @@ def _adapter(wanted: Any) -> TypeAdapter[Any]:
     try:
         return TypeAdapter(wanted, config=ConfigDict(arbitrary_types_allowed=True))
     except PydanticUserError:
-        # Dataclasses and models bring their own configuration.
+        # Dataclasses and pydantic models have their own configuration.
         return TypeAdapter(wanted)
 
 
@@ -177,7 +177,7 @@ def _refusal(value: Any, wanted: Any) -> CastError:
     note = "" if value is None or isinstance(value, bool) else f" ({kind})" if kind else ""
     words = [item for member in members_of(wanted) for item in _words(member)]
     hint = f".{did_you_mean(value, words)}" if isinstance(value, str) and nearest(value, words) else ""
-    return CastError(f"wants {describe(wanted)}, found {shown}{note}{hint}")
+    return CastError(f"expects {describe(wanted)}, found {shown}{note}{hint}")
 
 
 def _words(wanted: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Training options that need or exclude each other: what can be said before data is read."""
+"""Training options that need or exclude each other, as far as this can be checked before data is read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tympan.config.mistakes import did_you_mean
+from tympan.config.choices import ADAPTERS
+from tympan.config.mistakes import Mistakes, did_you_mean
+from tympan.config.registry import complete
 from tympan.config.resolve import Conflict
 
 Values = Mapping[str, Any]
@@ -17,13 +19,14 @@ def check_together(values: Values) -> Iterator[Conflict]:
     yield from _devices(values)
     yield from _batches(values)
     if values["use_amp"] and values["train_dtype"] in ("float64", "O0", "O1", "O2", "O3"):
-        text = f"excludes train_dtype {values['train_dtype']}; O1 is mixed precision by itself"
+        text = f"can't be used with train_dtype {values['train_dtype']}; O1 already is mixed precision"
         yield Conflict(("use_amp", "train_dtype"), text)
     if values["write_collected_feats"] and not values["collect_stats"]:
         yield Conflict(("write_collected_feats", "collect_stats"), "needs --collect_stats true")
     if values["exclude_weight_decay_conf"] and not values["exclude_weight_decay"]:
         yield Conflict(("exclude_weight_decay_conf", "exclude_weight_decay"), "needs --exclude_weight_decay true")
     yield from _weight_decay(values["exclude_weight_decay_conf"])
+    yield from _adapter(values)
 
 
 def _weight_decay(conf: Values) -> Iterator[Conflict]:
@@ -33,27 +36,48 @@ def _weight_decay(conf: Values) -> Iterator[Conflict]:
             hint = did_you_mean(key, kinds) or f" Its keys: {', '.join(kinds)}"
             yield Conflict(("exclude_weight_decay_conf",), f"there is no key '{key}'.{hint}")
         elif not isinstance(value, kinds[key]):
-            wanted = "a list of parts of weights' names" if key == "keys" else "true or false"
-            yield Conflict(("exclude_weight_decay_conf",), f"{key} wants {wanted}, found {value!r}")
+            wanted = "a list of parts of parameter names" if key == "keys" else "true or false"
+            yield Conflict(("exclude_weight_decay_conf",), f"{key} expects {wanted}, found {value!r}")
+
+
+def _adapter(values: Values) -> Iterator[Conflict]:
+    """The keys of `adapter_conf` are not completed: ESPnet2 prints and saves only what was given."""
+    mistakes = Mistakes()
+    name = values["adapter"]
+    complete(
+        values["adapter_conf"],
+        ADAPTERS.parameters(name),
+        owner=f"adapter '{name}'",
+        mistakes=mistakes,
+        where=str,
+    )
+    yield from (Conflict(("adapter_conf",), line) for line in mistakes.found)
+    if values["save_strategy"] != "all" and not values["use_adapter"]:
+        yield Conflict(("save_strategy", "use_adapter"), "needs --use_adapter true")
 
 
 def _devices(values: Values) -> Iterator[Conflict]:
     if values["device"] == "cpu" and values["ngpu"] > 0:
-        text = f"{values['ngpu']} wants accelerators, but device is cpu. Use --nproc for processes"
+        text = (
+            f"{values['ngpu']} asks for accelerators, but device is cpu. Use --nproc for several processes on the CPU"
+        )
         yield Conflict(("ngpu", "device"), text)
     if values["ngpu"] > 0 and values["nproc"] > 1:
-        yield Conflict(("nproc", "ngpu"), "is for the CPU: with --ngpu N there is one process a device")
+        yield Conflict(("nproc", "ngpu"), "is for the CPU only: with --ngpu N, one process is started per device")
     if (text := values["elastic"]) is not None:
         match = re.fullmatch(r"([1-9][0-9]*):([1-9][0-9]*)", text)
         if match is None or int(match[1]) > int(match[2]):
-            yield Conflict(("elastic",), f"wants MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '{text}'")
+            yield Conflict(("elastic",), f"expects MIN:MAX with 1 <= MIN <= MAX, such as 2:4, found '{text}'")
 
 
 def _batches(values: Values) -> Iterator[Conflict]:
     fold = values["fold_length"]
     for shapes in ("train_shape_file", "valid_shape_file"):
         if fold and values[shapes] and len(fold) != len(values[shapes]) and values["batch_type"] == "folded":
-            text = f"has {len(fold)} numbers for {len(values[shapes])} of {shapes}; give one each"
+            text = (
+                f"has {len(fold)} numbers, but there are {len(values[shapes])} of {shapes}; give one number per "
+                "shape file"
+            )
             yield Conflict(("fold_length", shapes, "batch_type"), text)
     most = values["max_batch_size"]
     if most is not None and most < values["min_batch_size"]:

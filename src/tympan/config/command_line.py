@@ -21,17 +21,17 @@ _NULL = ("none", "null")
 
 @dataclass
 class CommandLine:
-    """What was typed."""
+    """The parsed command line."""
 
     values: dict[str, Any] = field(default_factory=dict)
     resets: dict[str, None] = field(default_factory=dict)
-    """`*_conf null`: the files' keys do not count."""
+    """Options given as `*_conf null`: their keys in the config files are ignored."""
     configs: list[str] = field(default_factory=list)
     switches: set[str] = field(default_factory=set)
 
 
 def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistakes: Mistakes) -> CommandLine:
-    """Sort `argv` into values, config files and switches; mistakes are noted, not raised."""
+    """Sort `argv` into values, config files and switches; mistakes are collected, not raised."""
     shorts = {item.extra.short: item.flag for item in options.values() if item.extra.short}
     words = [shorts.get(word, word) for word in argv]
     line = CommandLine()
@@ -59,7 +59,7 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
         if name == "config":
             line.configs += given
             if not given:
-                mistakes.add("--config", "a YAML file must follow")
+                mistakes.add("--config", "needs a value: a YAML file")
         else:
             texts.setdefault(name, []).append(given)
     for name, occurrences in texts.items():
@@ -83,7 +83,7 @@ def _drop_values(words: list[str]) -> None:
 
 
 def _is_flag(word: str) -> bool:
-    """`--asr_args "--max_epoch 2"`: a word with a blank in it is the value of an option, not another option."""
+    """`--asr_args "--max_epoch 2"`: a word that contains a space is the value of an option, not another option."""
     return word.startswith("--") and " " not in word.partition("=")[0]
 
 
@@ -95,7 +95,7 @@ def _take_values(words: list[str], option: Option | None) -> list[str]:
         if bool in members and len(members) == 1:
             return [words.pop(0)] if words and words[0].lower() in _BOOLEANS else ["true"]
         most = 10**6 if any(member in (list, tuple, dict) for member in members) else 1
-    # Numbers end where a word is none, so that a positional argument may follow `--prune 0 0 1`.
+    # A list of numbers ends at the first word that is not a number, so that a positional argument may follow it.
     is_numeric = option is not None and _is_number_list(option)
     is_conf = option is not None and option.is_conf
     taken: list[str] = []
@@ -125,7 +125,7 @@ def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine
     origins = {typing.get_origin(member) or member for member in members_of(option.type)}
     is_list = list in origins
     if not is_list and any(not given for given in occurrences):
-        mistakes.add(option.flag, "a value must follow")
+        mistakes.add(option.flag, "needs a value")
         return
     try:
         if option.is_conf:
@@ -145,7 +145,7 @@ def _read_option(option: Option, occurrences: list[list[str]], line: CommandLine
 
 
 def _read_list(option: Option, texts: list[str]) -> Any:
-    """Each word is an item, or a YAML list of items; a lone word may also be the null beside the list type."""
+    """Each word is an item or a YAML list of items; a single word may also be null, where the option allows it."""
     members = members_of(option.type)
     if len(texts) == 1 and len(members) > 1:
         value = from_text(texts[0], option.type)
@@ -155,7 +155,7 @@ def _read_list(option: Option, texts: list[str]) -> Any:
     items: list[Any] = []
     for text in texts:
         value = from_text(text, item_type)
-        # `[a, b]` lists items; for items that are triples themselves, `[a, b, c]` is one.
+        # `[a, b]` is a list of items; if the items are triples, `[a, b, c]` is one item.
         if isinstance(value, list) and not (typing.get_origin(item_type) is tuple and not _is_nested(value)):
             items += value
         else:
@@ -177,7 +177,7 @@ def _read_conf(option: Option, texts: list[str]) -> dict[str, Any]:
         if not is_pair or text.lstrip().startswith("{"):
             mapping = parse_yaml(text, "text").value
             if not isinstance(mapping, dict):
-                raise UserError(f"wants key=value or \"{{key: value}}\", found '{text}'")
+                raise UserError(f"expects key=value or \"{{key: value}}\", found '{text}'")
         else:
             mapping = parse_value(value)
             for part in reversed(key.strip().split(".")):
@@ -187,7 +187,7 @@ def _read_conf(option: Option, texts: list[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A value inside a `*_conf`: YAML, and text where that is no YAML."""
+    """Parse a value inside a `*_conf`: YAML, or text if it is not valid YAML."""
     if text.lower() in _NULL:
         return None
     try:
@@ -209,4 +209,4 @@ def _read_positionals(positionals: list[Option], words: list[str], line: Command
             line.values[option.name] = from_text(left.pop(0), option.type)
     for word in left:
         known = [item.name for item in positionals]
-        mistakes.add("", f"'{word}' was not expected here.{did_you_mean(word, known)} Options begin with '--'")
+        mistakes.add("", f"'{word}' is not expected here.{did_you_mean(word, known)} Options start with '--'")

@@ -1,6 +1,6 @@
 """`preprocessor_conf.data_aug_effects`: a weighted list of effects, checked before anything is built.
 
-An entry is [weight, name, options] or [weight, [entry, entry, ...]]: of the inner entries only one is drawn.
+An entry is [weight, name, options] or [weight, [entry, entry, ...]]: one of the inner entries is chosen at random.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class EffectEntry:
 
 @dataclass(frozen=True)
 class EffectGroup:
-    """Effects of which one is drawn."""
+    """Effects of which one is chosen at random."""
 
     weight: float
     members: tuple[EffectEntry, ...]
 
 
 def read_effects(entries: Sequence[object], num: tuple[int, int]) -> tuple[EffectGroup, ...]:
-    """The groups of a list; UserError with every mistake in it. `num` is `data_aug_num`."""
+    """Parse the list into groups; one UserError reports all mistakes. `num` is `data_aug_num`."""
     mistakes = Mistakes()
     groups = []
     for entry in entries:
@@ -47,7 +47,11 @@ def read_effects(entries: Sequence[object], num: tuple[int, int]) -> tuple[Effec
             mistakes.add("", f"data_aug_effects: {error}")
     low, high = num
     if not 0 <= low <= high <= len(entries) or high < 1:
-        mistakes.add("", f"data_aug_num {list(num)}: between 1 and the number of effects, {len(entries)}")
+        mistakes.add(
+            "",
+            f"data_aug_num {list(num)}: must be [LOW, HIGH] with LOW <= HIGH and 1 <= HIGH <= {len(entries)}, the "
+            "number of effects",
+        )
     mistakes.check()
     return tuple(groups)
 
@@ -73,17 +77,17 @@ def _group(entry: object) -> EffectGroup:
 def _parts(entry: object) -> tuple[float, object, list[object]]:
     if isinstance(entry, (list, tuple)) and len(entry) >= 2 and isinstance(entry[0], (int, float)) and entry[0] > 0:
         return float(entry[0]), entry[1], list(entry[2:])
-    raise UserError(f"an entry such as {_EXAMPLE} is expected, found {entry}")
+    raise UserError(f"expected an entry such as {_EXAMPLE}, found {entry}")
 
 
 def _effect(weight: float, name: object, rest: Sequence[object]) -> EffectEntry:
     options = rest[0] if rest else {}
     if not isinstance(name, str):
-        raise UserError(f"an entry such as {_EXAMPLE} is expected, found {name}")
+        raise UserError(f"expected an entry such as {_EXAMPLE}, found {name}")
     if not isinstance(options, Mapping):
         raise UserError(f"the options of {name} must be a mapping as in {_EXAMPLE}, found {options}")
     parameters = EFFECTS.parameters(name)
-    # ESPnet2 removes it too: the rate is that of the recording.
+    # ESPnet2 removes it too: the sample rate of the recording is used.
     given = {key: item for key, item in options.items() if key != "sample_rate"}
     mistakes = Mistakes()
     complete_options = complete(given, parameters, owner=f"effect '{name}'", mistakes=mistakes, where=str)

@@ -1,7 +1,7 @@
-"""ESPnet1's recipe configurations in our options: training, language model, decoding, SpecAugment.
+"""Translate ESPnet1's recipe configurations into Tympan's options: training, language model, decoding, SpecAugment.
 
-What ESPnet1 assumed without saying (its defaults, its batch counting, its stored features) is written out, so that
-the translated file means the same. Each key leaves a note of what it became.
+What ESPnet1 implies (its defaults, how it counts batches, its stored features) is written out, so that the translated
+file means the same. For every key, a note says what it became.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FBANK_PITCH_SIZE = 83
 
 
 def translate_espnet1(document: Document) -> Document:
-    """The file itself if it is not ESPnet1's; else its translation, with a note on each key."""
+    """Return the document unchanged if it is not ESPnet1's, else its translation, with a note for each key."""
     translation = translation_of(document)
     if translation is None:
         return document
@@ -44,9 +44,9 @@ def translate_espnet1(document: Document) -> Document:
 
 
 def translation_of(document: Document) -> Translation | None:
-    """None if the file is not ESPnet1's; UserError for what has no translation."""
+    """Return None if the file is not ESPnet1's; raise UserError for keys that have no translation."""
     keys = set(document.value)
-    # A language model's file may have model-module too, so that it is asked for first.
+    # A language model's file may have model-module too, so check for it first.
     is_lm = len(keys & LM_SIGNS) >= 2 or document.value.get("model-module") in LM_MODULES
     for is_it, translate in (
         (is_lm, _translate_lm),
@@ -77,7 +77,7 @@ def _translate_asr(file: Translation) -> None:
         _drop_layers_of_transformer(file)
         kind = "conformer"
     elif kind == "transformer":
-        file.drop("stochastic_depth_rate", "0 is no stochastic depth")
+        file.drop("stochastic_depth_rate", "0 means no stochastic depth")
     file.put("encoder", kind, "model_module")
     file.put("decoder", "transformer", "model_module")
     file.note("model_module", f"model-module became encoder: {kind}, decoder: transformer")
@@ -103,7 +103,7 @@ def _refuse_convolutions(file: Translation) -> None:
         key = f"transformer_{side}_selfattn_layer_type"
         value = file.left.get(key, ("", None))[1]
         if value in CONVOLUTIONS:
-            file.stop(key, f"lightweight and dynamic convolutions ({value}) are not in Tympan; use selfattn")
+            file.stop(key, f"lightweight and dynamic convolutions ({value}) are not supported; use selfattn")
 
 
 def _drop_layers_of_transformer(file: Translation) -> None:
@@ -119,7 +119,7 @@ def _drop_layers_of_transformer(file: Translation) -> None:
         file.left.setdefault(key, (key, value))
     file.note(
         "stochastic_depth_rate",
-        "stochastic-depth-rate needs encoder: conformer, which without convolution and macaron is a Transformer",
+        "stochastic-depth-rate needs encoder: conformer; without convolution and macaron it equals a Transformer",
     )
 
 
@@ -128,7 +128,7 @@ def _translate_rnn(file: Translation) -> None:
     etype = str(file.take("etype", "blstmp"))
     found = re.fullmatch(r"(vgg)?(b)?(lstm|gru)(p)?", etype)
     if found is None:
-        file.refuse("etype", f"etype: {etype} is none of ESPnet1's, such as vggblstmp, blstm or gru")
+        file.refuse("etype", f"etype: {etype} is not an encoder of ESPnet1, such as vggblstmp, blstm or gru")
         return
     has_vgg, is_bidirectional, cell, is_projected = found.groups()
     file.put("encoder", "vgg_rnn" if has_vgg else "rnn", "etype")
@@ -145,22 +145,22 @@ def _translate_rnn(file: Translation) -> None:
     _subsample(file, layers, is_used=bool(is_projected) and not has_vgg, is_rnn=not has_vgg)
     adim = file.left.get("adim", ("", RNN_DEFAULTS["adim"]))[1]
     file.rename(RNN, RNN_DEFAULTS)
-    file.drop("lsm_weight", "ESPnet1's RNN smooths labels only with lsm-type")
+    file.drop("lsm_weight", "ESPnet1's RNN model uses label smoothing only with lsm-type")
     file.put("init", "chainer")
     file.put("model_conf.lsm_weight", 0.0)
     file.put("model_conf.length_normalized_loss", False)
     file.add(
-        "ESPnet1's RNN begins with Chainer's weights, and its attention loss grows with the length: init: chainer, "
-        "length_normalized_loss: false"
+        "ESPnet1's RNN model is initialized as in Chainer, and its attention loss is not divided by the length: "
+        "init: chainer, length_normalized_loss: false"
     )
     _translate_training(file, adim)
 
 
 def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -> None:
-    """`1_2_2_1`: the first number is for the input, and was never read."""
+    """`1_2_2_1`: the first number is for the input, and ESPnet1 never reads it."""
     steps = str(file.take("subsample", "1")).split("_")
     if not all(step.isdecimal() and int(step) > 0 for step in steps):
-        file.refuse("subsample", f"subsample: {'_'.join(steps)} must be numbers between '_', such as 1_2_2_1_1")
+        file.refuse("subsample", f"subsample: {'_'.join(steps)} must be numbers joined by '_', such as 1_2_2_1_1")
         return
     after = [int(step) for step in steps[1 : layers + 1]] if is_used else []
     factors = after + [1] * (layers - len(after))
@@ -168,17 +168,18 @@ def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -
         file.put("encoder_conf.subsample", factors, "subsample")
         file.note("subsample", f"subsample: {'_'.join(steps)} became encoder_conf.subsample: {factors}")
     else:
-        file.note("subsample", f"subsample: {'_'.join(steps)} became nothing: VGG subsamples by itself, as in ESPnet1")
+        file.note("subsample", f"subsample: {'_'.join(steps)} was dropped: VGG has its own subsampling, as in ESPnet1")
 
 
 def _translate_training(file: Translation, adim: Any) -> None:
-    """What all of ESPnet1's recognisers have in common: optimiser, batches, stored features."""
+    """Translate what all of ESPnet1's recognizers have in common: optimizer, batches, stored features."""
     if str(file.left.get("lsm_type", ("", ""))[1]) == "unigram":
         file.take("lsm_type")
         file.refuse(
             "lsm_type",
-            "lsm-type: unigram smooths labels by the frequency of tokens, which Tympan does not; remove lsm-type and "
-            "lsm-weight to train without, or set model_conf lsm_weight in the translated file to smooth evenly",
+            "lsm-type: unigram (label smoothing by token frequency) is not supported; remove lsm-type and lsm-weight "
+            "to train without label smoothing, or set model_conf lsm_weight in the translated file for uniform "
+            "smoothing",
         )
     file.refuse_unless("lsm_type", ("", None))
     file.refuse_unless("sortagrad", (0,))
@@ -191,7 +192,7 @@ def _translate_training(file: Translation, adim: Any) -> None:
     file.put("normalize", None)
     file.put("token_type", "char")
     file.add(
-        f"ESPnet1 trains on stored, globally normalised features: input_size: {FBANK_PITCH_SIZE} (fbank and pitch; "
+        f"ESPnet1 trains on stored, globally normalized features: input_size: {FBANK_PITCH_SIZE} (fbank and pitch; "
         "give --input_size for others), frontend: null, normalize: null, token_type: char"
     )
 
@@ -219,7 +220,7 @@ def _translate_lm(file: Translation) -> None:
     file.put("batch_size_per_device", True)
     file.put("token_type", "char")
     file.note("maxlen", f"maxlen: {length} became batch_type: folded, fold_length: [{length}]")
-    file.add("ESPnet1 multiplies the batch size by the devices: batch_size_per_device: true")
+    file.add("ESPnet1 multiplies the batch size by the number of devices: batch_size_per_device: true")
 
 
 def _lm_optimizer(file: Translation) -> None:
@@ -251,8 +252,8 @@ def _lm_schedule(file: Translation, rate: Any) -> None:
         file.put("scheduler_conf", steps, "schedulers")
         file.note(
             "schedulers",
-            f"schedulers: lr=cosine became scheduler: cosineannealingwarmuprestarts: the same rate from step {warmup} "
-            "on; before it the rate rises, where ESPnet1's is near its maximum",
+            f"schedulers: lr=cosine became scheduler: cosineannealingwarmuprestarts: the same learning rate from step "
+            f"{warmup} on; before that the rate rises, while ESPnet1's is near its maximum",
         )
     elif wanted == "lr=noam":
         file.put("scheduler", "warmuplr", "schedulers")
@@ -264,8 +265,8 @@ def _lm_schedule(file: Translation, rate: Any) -> None:
 
 def _translate_decode(file: Translation) -> None:
     if "search_type" in file.left:
-        file.stop("search_type", "search-type belongs to the transducer, which has no translation")
-    file.drop("api", "there is one search")
+        file.stop("search_type", "search-type is for transducer models, which have no translation")
+    file.drop("api", "Tympan has only one implementation of the search")
     file.rename(DECODE, {})
 
 
@@ -279,18 +280,24 @@ def _translate_specaug(file: Translation) -> None:
         if kind == "identity":
             continue
         if kind not in wanted:
-            file.refuse("process", f"the processing step {kind!r} has no translation; SpecAugment's three steps have")
+            file.refuse(
+                "process",
+                f"the processing step {kind!r} has no translation; only SpecAugment's time_warp, freq_mask and "
+                "time_mask have",
+            )
             continue
         wanted[kind] = True
         _SPECAUG[kind](file, step)
     if not any(wanted.values()):
         file.put("specaug", None, "process")
-        file.note("process", "process became specaug: null: it changes nothing")
+        file.note("process", "process became specaug: null, because it has no effect")
         return
     file.put("specaug", "specaug", "process")
     for kind, is_wanted in wanted.items():
         file.put(f"specaug_conf.apply_{kind}", is_wanted)
-    file.note("process", "process became specaug: specaug and its specaug_conf, on the features as the model gets them")
+    file.note(
+        "process", "process became specaug: specaug with specaug_conf, applied to the features that the model gets"
+    )
 
 
 def _time_warp(file: Translation, step: dict[str, Any]) -> None:
@@ -318,8 +325,8 @@ def _optimizer(file: Translation, adim: Any) -> None:
     name = str(file.take("opt", "adadelta"))
     rate, warmup = file.take("transformer_lr", 10.0), file.take("transformer_warmup_steps", 25000)
     eps, decay = file.take("eps", 1e-8), file.take("weight_decay", 0.0)
-    file.drop("eps_decay", "the rate follows the scheduler")
-    file.drop("threshold", "the rate follows the scheduler")
+    file.drop("eps_decay", "the scheduler sets the learning rate")
+    file.drop("threshold", "the scheduler sets the learning rate")
     if name == "noam":
         # ESPnet1: rate * adim^-0.5 * min(step^-0.5, step * warmup^-1.5), which is NoamLR over the optimizer's rate.
         file.put("optim", "adam", "opt")
@@ -339,7 +346,7 @@ def _optimizer(file: Translation, adim: Any) -> None:
     elif name == "adadelta":
         file.put("optim", "adadelta", "opt")
         file.put("optim_conf", {"lr": 1.0, "rho": 0.95, "eps": eps, "weight_decay": decay}, "opt")
-        file.note("opt", "opt: adadelta became optim: adadelta (rho 0.95); its eps stays as it is")
+        file.note("opt", "opt: adadelta became optim: adadelta (rho 0.95); eps stays constant")
     else:
         file.refuse("opt", f"opt: noam, adam and adadelta are translated, not '{name}'")
 
@@ -347,14 +354,14 @@ def _optimizer(file: Translation, adim: Any) -> None:
 def _patience(file: Translation, *, criterion: str, mode: str) -> None:
     patience = file.take("patience", 3)
     watched = str(file.take("early_stop_criterion", f"validation/main/{criterion}")).rpartition("/")[2]
-    file.drop("criterion", "it steered eps-decay")
+    file.drop("criterion", "it was for eps-decay")
     file.put("patience", patience or None, "patience")
     file.put("early_stopping_criterion", ["valid", watched, "min" if watched == "loss" else mode], "patience")
     file.put("best_model_criterion", [["valid", "acc", "max"], ["valid", "loss", "min"]])
     if criterion == "loss":
         file.put("best_model_criterion", [["valid", "loss", "min"]])
     became = "null (no early stopping)" if not patience else str(patience)
-    file.note("patience", f"patience: {patience} became patience: {became}, watching valid {watched}")
+    file.note("patience", f"patience: {patience} became patience: {became}, for valid {watched}")
 
 
 def _batches(file: Translation) -> None:
@@ -374,7 +381,7 @@ def _batches(file: Translation) -> None:
         file.note(
             "batch_size",
             f"batch-size: {size} became batch_type: folded, batch_size: {size}, fold_length: {fold}, and "
-            "batch_size_per_device: true (ESPnet1 multiplies it by the devices)",
+            "batch_size_per_device: true (ESPnet1 multiplies it by the number of devices)",
         )
     else:
         number, batch_type = (bins, "numel") if count == "bin" else (frames, "length")

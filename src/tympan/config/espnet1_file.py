@@ -1,4 +1,4 @@
-"""One file of ESPnet1 on its way: which keys are dealt with, what they became, and what has no translation."""
+"""The translation of one ESPnet1 file: which keys are done, what they became, and which have no translation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tympan.config.yaml_text import Document, KeyPath
 
 
 class Translation:
-    """Keys of an ESPnet1 file, taken one by one and put where they belong."""
+    """The keys of an ESPnet1 file, taken one by one and written to Tympan's options."""
 
     def __init__(self, document: Document) -> None:
         self.source = document
@@ -24,12 +24,12 @@ class Translation:
         self.known: set[str] = set()
 
     def take(self, key: str, default: Any = None) -> Any:
-        """The value of a key, which is then dealt with."""
+        """Return the value of a key and mark the key as done."""
         self.known.add(key)
         return self.left.pop(key)[1] if key in self.left else default
 
     def put(self, target: str, value: Any, key: str | None = None) -> None:
-        """Set `option` or `option.key` of the translated file; `key` is where it came from."""
+        """Set `option` or `option.key` of the translated file; `key` is the ESPnet1 key that it comes from."""
         place = self.document.value
         *outer, last = target.split(".")
         for part in outer:
@@ -40,35 +40,35 @@ class Translation:
             self.document.lines[path] = self._line(key)
 
     def note(self, key: str, text: str) -> None:
-        """Say what a key became."""
+        """Add a note that says what a key became."""
         self.notes.append(f"{self.source.name}:{self._line(key)}: {text}")
 
     def add(self, text: str) -> None:
-        """Say what ESPnet1 implies without a key."""
+        """Add a note about something that ESPnet1 implies without a key."""
         self.notes.append(f"{self.source.name}: {text}")
 
     def refuse(self, key: str, text: str) -> None:
-        """A key that has no translation."""
+        """Report a key that has no translation."""
         self.mistakes.add(f"{self.source.name}:{self._line(key)}", text)
 
     def refuse_unless(self, key: str, allowed: tuple[Any, ...]) -> None:
-        """A key that is translated only where it says what is so anyway."""
+        """Reject a key unless its value is what Tympan does anyway."""
         written = self.left.get(key, (key, None))[0]
         self.known.add(key)
         if key not in self.left:
             return
         if (value := self.take(key)) in allowed:
-            self.note(key, f"{written}: {show(value)} became nothing: it is so anyway")
+            self.note(key, f"{written}: {show(value)} was dropped: Tympan always does this")
         else:
-            self.refuse(key, f"{written}: {show(value)} has no translation; only {show(allowed[0])} has")
+            self.refuse(key, f"{written}: {show(value)} has no translation; only the value {show(allowed[0])} has one")
 
     def stop(self, key: str, text: str) -> None:
-        """Nothing of this file can be translated: say why, and nothing of its other keys."""
+        """Report that this file can't be translated at all, without checking its other keys."""
         self.refuse(key, text)
         self.mistakes.check()
 
     def rename(self, names: Names, defaults: Mapping[str, Any]) -> None:
-        """Keys that only change their name; ESPnet1's defaults are written out."""
+        """Translate keys that only change their name; write out ESPnet1's defaults."""
         for key, targets in names.items():
             self.known.add(key)
             is_given = key in self.left
@@ -78,24 +78,26 @@ class Translation:
             for target in targets:
                 self.put(target, value, key if is_given else None)
             if is_given:
-                became = ", ".join(f"{target}: {show(value)}" for target in targets) or "nothing: it is not needed"
+                became = (
+                    ", ".join(f"{target}: {show(value)}" for target in targets) or "nothing: Tympan does not need it"
+                )
                 self.note(key, f"{self._written(key)}: {show(value)} became {became}")
             elif targets:
                 self.add(f"{key}, ESPnet1's default {show(value)}, became {', '.join(targets)}")
 
     def drop(self, key: str, reason: str) -> None:
-        """A key that nothing reads any more."""
+        """Drop a key that Tympan does not need."""
         if key in self.left:
             value = self.take(key)
-            self.note(key, f"{self._written(key)}: {show(value)} became nothing: {reason}")
+            self.note(key, f"{self._written(key)}: {show(value)} was dropped: {reason}")
         self.known.add(key)
 
     def finish(self) -> None:
-        """What is left is unknown: a mistake, all of them together."""
+        """Report the keys that are left, which are unknown, all together."""
         for key, (written, _) in self.left.items():
             near = nearest(key, self.known)
             hint = f" Did you mean '{near.replace('_', '-')}'?" if near else " Remove it, or use ESPnet2's options"
-            self.refuse(key, f"'{written}' is no key of an ESPnet1 file that Tympan can translate.{hint}")
+            self.refuse(key, f"'{written}' is not an ESPnet1 key that Tympan can translate.{hint}")
         self.mistakes.check()
         self.notes.sort(key=_line_of)
 
@@ -113,6 +115,6 @@ def show(value: Any) -> str:
 
 
 def _line_of(note: str) -> int:
-    """Notes in the order of the file, what ESPnet1 implies after them."""
+    """Sort notes in the order of the file; notes on what ESPnet1 implies come last."""
     match = re.match(r".*?:(\d+): ", note)
     return int(match[1]) if match else sys.maxsize

@@ -1,10 +1,11 @@
-"""ESPnet1's keys and what ESPnet1 takes where a file has none."""
+"""ESPnet1's keys and their defaults."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# ESPnet1's key -> our options, for keys that only change their name. An empty tuple: read by nothing, noted.
+# ESPnet1's key -> our options, for keys that only change their name. An empty tuple: the key is not needed; a note
+# says so.
 Names = Mapping[str, tuple[str, ...]]
 
 ANY: Names = {
@@ -193,11 +194,11 @@ LM_MODULES = ("default", "seq_rnn", "transformer")
 OTHER_MODELS = {
     "e2e_asr_transducer": "the transducer",
     "e2e_asr_maskctc": "Mask-CTC",
-    "e2e_asr_mix": "the recogniser of several speakers",
-    "e2e_asr_mix_transformer": "the recogniser of several speakers",
-    "e2e_asr_mulenc": "the model of several encoders",
+    "e2e_asr_mix": "the multi-speaker recognizer",
+    "e2e_asr_mix_transformer": "the multi-speaker recognizer",
+    "e2e_asr_mulenc": "the multi-encoder model",
 }
-"""ESPnet1's models that have no translation, by the module's name."""
+"""ESPnet1's models that have no translation, by module name."""
 CONVOLUTIONS = ("lightconv", "lightconv2d", "dynamicconv", "dynamicconv2d", "light-dynamicconv2d")
 ASR_SIGNS = {"elayers", "adim", "mtlalpha", "eunits", "dlayers", "model-module", "transformer-lr"}
 LM_SIGNS = {"layer", "unit", "batchsize", "epoch"}

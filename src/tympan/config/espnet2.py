@@ -1,4 +1,4 @@
-"""What an ESPnet2 config.yaml may hold beyond our options."""
+"""What an ESPnet2 config.yaml may contain beyond Tympan's options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from tympan.config.yaml_text import Document
 
 _WRITTEN = frozenset({"config", "print_config", "required", "version", "distributed"})
-"""No options: ESPnet2 writes them into every run's config.yaml."""
+"""Keys that are not options: ESPnet2 writes them into every run's config.yaml."""
 
 _ORDER = """
     log_level drop_last_iter dry_run iterator_type valid_iterator_type output_dir seed num_workers num_att_plot
@@ -36,7 +36,7 @@ _ORDER = """
 OPTION_ORDER = tuple(_ORDER.split())
 """The order in which ESPnet2 prints its options, of all tasks: people compare printed configurations line by line."""
 
-# Keys by `option:class` that only ESPnet2's class reads, with its defaults: taken at the default, refused otherwise.
+# Keys by `option:class` that only ESPnet2's class has: accepted at ESPnet2's default, rejected otherwise.
 LACKING: dict[str, dict[str, Any]] = {
     "ctc_conf:": {
         "reduce": True,
@@ -46,8 +46,6 @@ LACKING: dict[str, dict[str, Any]] = {
     },
     "model_conf:espnet": {
         "aux_ctc": None,
-        "transducer_multi_blank_durations": [],
-        "transducer_multi_blank_sigma": 0.05,
     },
     "preprocessor_conf:default": {
         "whisper_language": None,
@@ -55,7 +53,7 @@ LACKING: dict[str, dict[str, Any]] = {
     },
     # A function, which YAML can't hold.
     "scheduler_conf:cycliclr": {"scale_fn": None, "verbose": False},
-    # Of torch before 2.7, and of ESPnet2's own class.
+    # Keys of torch before 2.7, and of ESPnet2's own class.
     **{
         f"scheduler_conf:{name}": {"verbose": False}
         for name in (
@@ -72,8 +70,26 @@ LACKING: dict[str, dict[str, Any]] = {
 }
 
 
+_OLD_ADAPTER = {"use_lora": "use_adapter", "save_lora_only": "save_strategy", "lora_conf": "adapter_conf"}
+"""What ESPnet2 had before it had several adapters."""
+
+
+def today(document: Document) -> Document:
+    """Options that ESPnet2 renamed, by their names of today, and without what it notes in its config.yaml."""
+    document = without_notes(document)
+    old = {key: new for key, new in _OLD_ADAPTER.items() if key in document.value}
+    if not old or old.values() & document.value.keys():
+        return document
+    value = {old.get(key, key): item for key, item in document.value.items()}
+    if "save_lora_only" in document.value:
+        value["save_strategy"] = "adapter_only" if value["save_strategy"] and value.get("use_adapter") else "all"
+    lines = {(*(old.get(str(key), key) for key in path[:1]), *path[1:]): line for path, line in document.lines.items()}
+    notes = tuple(f"{key} became {new}, as in ESPnet2 of today" for key, new in old.items())
+    return Document(document.name, value, lines, (*document.notes, *notes))
+
+
 def without_notes(document: Document) -> Document:
-    """A config.yaml that ESPnet2 wrote, without what it noted there; a file that a user wrote stays as it is."""
+    """Remove the keys that only ESPnet2 writes from its config.yaml; a file that a user wrote stays as it is."""
     if not {"print_config", "required"} <= set(document.value):
         return document
     value = {key: item for key, item in document.value.items() if key not in _WRITTEN}

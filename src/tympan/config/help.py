@@ -1,4 +1,4 @@
-"""`--help`: argparse lays the text out, the options say what stands in it."""
+"""The text of `--help`: argparse does the layout, the options provide the content."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ def help_text(options: Mapping[str, Option], *, prog: str, description: str | No
     )
     parser.usage = " ".join([prog, *(_usage(item) for item in options.values() if item.extra.positional), "[options]"])
     general = parser.add_argument_group("general")
-    general.add_argument("--help", action="store_true", help="show this text")
-    general.add_argument("--config", metavar="FILE.yaml", help="options from a file; may be repeated, later ones win")
-    general.add_argument("--print_config", action="store_true", help="print all options as YAML and stop")
+    general.add_argument("--help", action="store_true", help="show this help and exit")
+    general.add_argument(
+        "--config", metavar="FILE.yaml", help="YAML file of options; may be repeated, later files override earlier ones"
+    )
+    general.add_argument("--print_config", action="store_true", help="print all options as YAML and exit")
     groups: dict[str, list[Option]] = {}
     for item in sorted(options.values(), key=lambda item: item.extra.not_yet is not None):
         groups.setdefault(item.extra.group, []).append(item)
@@ -48,7 +50,7 @@ def _metavar(item: Option) -> str:
 
 
 def _form(wanted: Any) -> str:
-    """A type as one types its values."""
+    """Describe a type by how its values are typed."""
     members = members_of(wanted)
     if len(members) > 1:
         return "|".join(_form(member) for member in members)

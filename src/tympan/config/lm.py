@@ -19,9 +19,9 @@ class LmTrainConfig(TextOptions, InitOptions, TrainConfig):
     """The configuration of a language model's training run; every `*_conf` is complete."""
 
     lm: str = choice(LMS, "seq_rnn", help="language model", group=MODEL)
-    lm_conf: dict[str, Any] = conf_of("lm", help="its parameters", group=MODEL)
-    model: str = choice(LM_MODELS, "lm", help="the model as a whole", group=MODEL)
-    model_conf: dict[str, Any] = conf_of("model", help="its parameters", group=MODEL)
+    lm_conf: dict[str, Any] = conf_of("lm", help="parameters of --lm", group=MODEL)
+    model: str = choice(LM_MODELS, "lm", help="model class around the language model", group=MODEL)
+    model_conf: dict[str, Any] = conf_of("model", help="parameters of --model", group=MODEL)
 
     @property
     def text(self) -> TextConfig:

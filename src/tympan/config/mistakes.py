@@ -1,4 +1,4 @@
-"""Everything that is wrong with what a user gave, collected and told at once."""
+"""All mistakes in the user's input, collected and reported together."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tympan.errors import UserError
 
 
 class Mistakes:
-    """A list of mistakes, each with its place."""
+    """A list of mistakes, each with its location."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def add(self, where: str, what: str) -> None:
-        """Note one mistake; the same one is told once."""
+        """Add a mistake; duplicates are reported once."""
         line = f"{where}: {what}" if where else what
         if line not in self.found:
             self.found.append(line)
 
     def check(self) -> None:
-        """Raise them all, if there are any."""
+        """Raise one UserError with all mistakes, if there are any."""
         if not self.found:
             return
         if len(self.found) == 1:
@@ -30,13 +30,13 @@ class Mistakes:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?`, or nothing if no name is near."""
+    """Return ` Did you mean 'x'?`, or an empty text if no name is similar."""
     near = nearest(name, known)
     return f" Did you mean '{near}'?" if near else ""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like `name`."""
+    """Return the known name that is most similar to `name`."""
     by_folded = {_fold(item): item for item in known}
     near = difflib.get_close_matches(_fold(name), by_folded, n=1, cutoff=0.6)
     return by_folded[near[0]] if near else None

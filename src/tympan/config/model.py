@@ -1,4 +1,4 @@
-"""The options of models that hear: what ASR and speech translation share."""
+"""The options of models with speech input, shared by recognition and translation."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ Initialization = Literal[
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions:
-    """How a model's weights start."""
+    """Initialization of a model's weights."""
 
     init: Initialization | None = option(
-        None, help="initialization of the weights; null keeps that of the layers", group=MODEL
+        None, help="weight initialization; null: the default of each layer", group=MODEL
     )
 
 
@@ -45,59 +45,74 @@ class SpeechModelOptions:
     """The parts of a model from audio to encoder and decoder."""
 
     input_size: int | None = option(
-        None, help="size of stored features; null means audio and a frontend", group=MODEL, least=1
+        None,
+        help="dimension of the stored features; null: the input is audio and needs a frontend",
+        group=MODEL,
+        least=1,
     )
-    ctc_conf: dict[str, Any] = conf_for(CTCS, help="parameters of CTC", group=MODEL)
-    frontend: str | None = choice(FRONTENDS, "default", help="from audio to features", group=MODEL)
-    frontend_conf: dict[str, Any] = conf_of("frontend", help="its parameters", group=MODEL)
-    specaug: str | None = choice(SPECAUGS, None, help="masking of features", group=MODEL)
-    specaug_conf: dict[str, Any] = conf_of("specaug", help="its parameters", group=MODEL)
-    normalize: str | None = choice(NORMALIZERS, "utterance_mvn", help="normalisation of features", group=MODEL)
-    normalize_conf: dict[str, Any] = conf_of("normalize", help="its parameters", group=MODEL)
-    preencoder: str | None = choice(PREENCODERS, None, help="before the encoder", group=MODEL)
-    preencoder_conf: dict[str, Any] = conf_of("preencoder", help="its parameters", group=MODEL)
+    ctc_conf: dict[str, Any] = conf_for(CTCS, help="parameters of the CTC layer", group=MODEL)
+    frontend: str | None = choice(
+        FRONTENDS, "default", help="computes features from audio; null: the input is features", group=MODEL
+    )
+    frontend_conf: dict[str, Any] = conf_of("frontend", help="parameters of --frontend", group=MODEL)
+    specaug: str | None = choice(SPECAUGS, None, help="SpecAugment on the features; null: none", group=MODEL)
+    specaug_conf: dict[str, Any] = conf_of("specaug", help="parameters of --specaug", group=MODEL)
+    normalize: str | None = choice(NORMALIZERS, "utterance_mvn", help="feature normalization; null: none", group=MODEL)
+    normalize_conf: dict[str, Any] = conf_of("normalize", help="parameters of --normalize", group=MODEL)
+    preencoder: str | None = choice(PREENCODERS, None, help="module before the encoder; null: none", group=MODEL)
+    preencoder_conf: dict[str, Any] = conf_of("preencoder", help="parameters of --preencoder", group=MODEL)
     encoder: str = choice(ENCODERS, "rnn", help="encoder", group=MODEL)
-    encoder_conf: dict[str, Any] = conf_of("encoder", help="its parameters", group=MODEL)
-    postencoder: str | None = choice(POSTENCODERS, None, help="after the encoder", group=MODEL)
-    postencoder_conf: dict[str, Any] = conf_of("postencoder", help="its parameters", group=MODEL)
-    decoder: str | None = choice(DECODERS, None, help="decoder; null for CTC only", group=MODEL)
-    decoder_conf: dict[str, Any] = conf_of("decoder", help="its parameters", group=MODEL)
+    encoder_conf: dict[str, Any] = conf_of("encoder", help="parameters of --encoder", group=MODEL)
+    postencoder: str | None = choice(POSTENCODERS, None, help="module after the encoder; null: none", group=MODEL)
+    postencoder_conf: dict[str, Any] = conf_of("postencoder", help="parameters of --postencoder", group=MODEL)
+    decoder: str | None = choice(DECODERS, None, help="attention decoder; null: CTC only", group=MODEL)
+    decoder_conf: dict[str, Any] = conf_of("decoder", help="parameters of --decoder", group=MODEL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechDataOptions:
-    """What happens to recordings between their files and the batch."""
+    """Processing of recordings before they go into a batch."""
 
     speech_volume_normalize: float | None = option(
-        None, help="peak to scale audio to", group=AUGMENT, above=0, most=10**6
+        None, help="scale every recording to this peak; null: leave it as it is", group=AUGMENT, above=0, most=10**6
     )
     speed_perturb: list[float] = option(
-        [], help="speeds to choose from on the fly (Tympan)", group=AUGMENT, least=0.1, most=10
+        [],
+        help="speed factors, one of which is chosen at random for each utterance, such as 0.9 1.0 1.1 (Tympan)",
+        group=AUGMENT,
+        least=0.1,
+        most=10,
     )
     volume_perturb: tuple[float, float] | None = option(
         None,
-        help="lowest and highest gain to choose from on the fly, such as 0.5,2 (Tympan)",
+        help="LOWEST,HIGHEST gain, chosen at random for each utterance, such as 0.5,2 (Tympan)",
         group=AUGMENT,
         above=0,
         most=1000,
     )
-    rir_scp: str | None = option(None, help="room impulse responses", group=AUGMENT)
+    rir_scp: str | None = option(
+        None, help="wav.scp of room impulse responses to convolve the speech with", group=AUGMENT
+    )
     rir_apply_prob: float = option(
         1.0, help="probability of applying a room impulse response to an utterance", group=AUGMENT, least=0, most=1
     )
-    noise_scp: str | None = option(None, help="noise recordings", group=AUGMENT)
+    noise_scp: str | None = option(None, help="wav.scp of noise recordings to add to the speech", group=AUGMENT)
     noise_apply_prob: float = option(
         1.0, help="probability of adding noise to an utterance", group=AUGMENT, least=0, most=1
     )
-    noise_db_range: str = option("13_15", help="LOW_HIGH signal-to-noise ratio in dB, or one number", group=AUGMENT)
+    noise_db_range: str = option(
+        "13_15", help="signal-to-noise ratio of added noise in dB: LOW_HIGH, or one number", group=AUGMENT
+    )
     short_noise_thres: float = not_yet(0.5, instead="noise that is shorter than the speech is repeated")
-    preprocessor: str = choice(PREPROCESSORS, "default", help="treatment of an utterance", group=TEXT)
-    preprocessor_conf: dict[str, Any] = conf_of("preprocessor", help="its parameters", group=TEXT)
+    preprocessor: str = choice(
+        PREPROCESSORS, "default", help="processing of each utterance: text to tokens, augmentation", group=TEXT
+    )
+    preprocessor_conf: dict[str, Any] = conf_of("preprocessor", help="parameters of --preprocessor", group=TEXT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, TrainConfig):
-    """The options of every task that hears."""
+    """The options of every task with speech input."""
 
     @staticmethod
     def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -118,19 +133,19 @@ class SpeechToTextConfig(TextOptions, SpeechTrainConfig):
 
     @property
     def token_lists(self) -> dict[str, TextConfig]:
-        """By option, the texts whose tokens a saved configuration holds."""
+        """Maps the options of token lists to their texts; a saved configuration contains these tokens."""
         return {"token_list": self.text}
 
 
 def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:
-    """Conflicts between the options of a model that hears."""
+    """Find conflicts between the options of a model with speech input."""
     if values["frontend"] is None and values["input_size"] is None:
-        text = "is null, so --input_size must say how many values a frame of the features has"
+        text = "is null, so --input_size must give the dimension of the stored features"
         yield Conflict(("frontend", "input_size"), text)
     gains = values["volume_perturb"]
     if gains is not None and gains[0] > gains[1]:
-        yield Conflict(("volume_perturb",), f"wants LOWEST,HIGHEST, found {gains[0]:g},{gains[1]:g}")
-    # A model that is loaded has its statistics in its weights, and --collect_stats makes the file; training needs it.
+        yield Conflict(("volume_perturb",), f"expects LOWEST,HIGHEST, found {gains[0]:g},{gains[1]:g}")
+    # A loaded model has the statistics in its weights, and --collect_stats writes the file; only training needs it.
     lacks_file = values["normalize"] == "global_mvn" and values["normalize_conf"].get("stats_file") is None
     if lacks_file and not values["collect_stats"]:
         yield Conflict(("normalize", "normalize_conf"), "global_mvn needs --normalize_conf stats_file=FILE")

@@ -1,8 +1,9 @@
-"""Options are fields of a frozen dataclass; this file says what more than name, type and default a field may carry."""
+"""Options are fields of a frozen dataclass; this file defines what a field holds besides name, type and default."""
 
 from __future__ import annotations
 
 import dataclasses
+import types
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ _NONE: Any = dataclasses.MISSING
 
 @dataclass(frozen=True)
 class Extra:
-    """What `option` and its siblings hang on a field."""
+    """The metadata that `option`, `choice` and the like store in a field."""
 
     help: str
     group: str = "options"
@@ -47,17 +48,17 @@ class Option:
 
     @property
     def is_conf(self) -> bool:
-        """A dict option: merged key by key."""
+        """Whether the option is a dict, which is merged key by key."""
         return _is_dict(self.type)
 
     @property
     def flag(self) -> str:
-        """The option as a user types it."""
+        """The option as a user types it, such as `--batch_size`."""
         return self.name.upper() if self.extra.positional else f"--{self.name}"
 
 
 def argument(default: Any = _NONE, *, help: str) -> Any:
-    """A positional argument; `list[...]` takes one or more (none too, if it has a default)."""
+    """A positional argument; `list[...]` takes one or more (or none, if it has a default)."""
     return _field(default, Extra(help, group="arguments", positional=True))
 
 
@@ -77,8 +78,8 @@ def option(
 ) -> Any:
     """An option `--name`; without a default it must be given.
 
-    `not_yet_values` are values that ESPnet2 takes and Tympan does not, with what to use instead.
-    `short` is another flag for it, such as `-o`, where users of the original tool type one. Numbers outside of
+    `not_yet_values` are values that ESPnet2 accepts and Tympan does not, with what to use instead.
+    `short` is a second flag, such as `-o`, for users of the original tool. Numbers outside of
     the range (see `Range`) are rejected.
     """
     return _field(
@@ -110,7 +111,7 @@ def conf_for(registry: Registry, *, help: str, group: str) -> Any:
 
 
 def not_yet(default: Any, *, instead: str) -> Any:
-    """An option that ESPnet2 has and Tympan has not: taken at ESPnet2's default, refused otherwise."""
+    """An option that ESPnet2 has and Tympan does not: accepted at ESPnet2's default, rejected otherwise."""
     return _field(default, Extra(instead, group="ESPnet2 options that Tympan does not have yet", not_yet=instead))
 
 
@@ -131,13 +132,13 @@ def options_of(schema: type[Any]) -> dict[str, Option]:
 
 
 def range_faults(options: Any) -> list[str]:
-    """What lies outside of its declared range in a dataclass of options that Python code made."""
+    """List the values that are outside of their declared range, for options made in Python."""
     faults = {name: item.extra.range.fault(getattr(options, name)) for name, item in options_of(type(options)).items()}
     return [f"{name} {fault}" for name, fault in faults.items() if fault is not None]
 
 
 def option_faults(options: Any, schema: type[Any]) -> list[str]:
-    """What has the wrong type or lies outside of its range, in the fields of `schema`, of options made in Python."""
+    """List the values of the wrong type or outside of their range, for options made in Python."""
     faults = []
     for name, item in options_of(schema).items():
         try:
@@ -172,4 +173,7 @@ def _copy(value: Any) -> Any:
 
 
 def _is_dict(annotation: Any) -> bool:
+    """A mapping, or a mapping that may be null."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(_is_dict(part) for part in typing.get_args(annotation))
     return annotation is dict or typing.get_origin(annotation) is dict

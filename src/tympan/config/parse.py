@@ -21,7 +21,7 @@ from tympan.errors import UserError
 Schema = TypeVar("Schema")
 
 STARTED_BY_US = "TYMPAN_LAUNCH_NOTES"
-"""Environment variable that `runtime.launch` gives to the processes that it starts."""
+"""Environment variable that `runtime.launch` sets for the processes that it starts."""
 
 
 def parse_args(
@@ -32,7 +32,7 @@ def parse_args(
     description: str | None = None,
     rules: Rules = PLAIN,
 ) -> Schema:
-    """The options of a command. `--help` and `--print_config` print and exit; mistakes are one UserError."""
+    """Parse the options of a command. `--help` and `--print_config` print and exit; mistakes raise one UserError."""
     options = options_of(schema)
     mistakes = Mistakes()
     line = read_command_line(sys.argv[1:] if argv is None else argv, options, mistakes)
@@ -48,7 +48,7 @@ def parse_args(
     _tell(layers)
     layers += [Layer(values, lambda path: options[path[0]].flag) for values in (line.resets, line.values)]
     is_print = "print_config" in line.switches
-    # What an unreadable file would have given is not known, so nothing can be said to be missing or in conflict.
+    # The content of an unreadable file is not known, so missing or conflicting options can't be reported.
     is_complete = not is_print and len(layers) == len(line.configs) + 2
     config = resolve(schema, layers, rules=rules, mistakes=mistakes, is_complete=is_complete)
     if is_print:
@@ -58,7 +58,7 @@ def parse_args(
 
 
 def _tell(layers: Sequence[Layer]) -> None:
-    """Notes on translated keys, once: not by every process of a run, nor again by those that a run starts itself."""
+    """Print the notes on translated keys once, not in every process of a run."""
     if os.environ.get("RANK", "0") == "0" and STARTED_BY_US not in os.environ:
         for layer in layers:
             for note in layer.notes:
@@ -66,7 +66,7 @@ def _tell(layers: Sequence[Layer]) -> None:
 
 
 def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
-    """A YAML file of options."""
+    """Read a YAML file of options."""
     document = read_yaml(path)
     if document.value is None:
         document.value = {}
@@ -78,13 +78,13 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
 
 
 def dump_config(config: Any) -> str:
-    """The YAML of `--print_config`: every option, as it was resolved."""
+    """Return the YAML of `--print_config`: the resolved value of every option."""
     values = {name: getattr(config, name) for name in options_of(type(config))}
     return dump_yaml(as_yaml({key: item for key, item in values.items() if item is not REQUIRED}))
 
 
 def as_yaml(value: Any) -> Any:
-    """Values as YAML holds them: dataclasses as mappings, tuples as lists, paths as strings."""
+    """Convert values for YAML: dataclasses to mappings, tuples to lists, paths to strings."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return as_yaml(dataclasses.asdict(value))
     if isinstance(value, Mapping):

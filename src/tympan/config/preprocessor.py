@@ -1,4 +1,4 @@
-"""The keys of `preprocessor_conf`: what happens to an utterance between the file and the batch."""
+"""The keys of `preprocessor_conf`: processing of an utterance before it goes into a batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tympan.config.range import Range
 
 @dataclass(frozen=True)
 class PreprocessorConf:
-    """ESPnet2's names and defaults. `fs` 0 takes the recordings' own rate."""
+    """ESPnet2's names and defaults. With `fs` 0 the recordings keep their own sample rate."""
 
     unk_symbol: str = "<unk>"
     space_symbol: str = "<space>"
@@ -28,4 +28,4 @@ class PreprocessorConf:
     whisper_language: str | None = None
     whisper_task: str | None = None
     text_length_warning_thres: Annotated[int, Range(0, 1_000_000_000)] = 500
-    """Training begins with a warning if transcripts have more tokens than this; 0 or less never warns."""
+    """Training starts with a warning if a transcript has more tokens than this; 0 or less: no warning."""

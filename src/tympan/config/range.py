@@ -1,4 +1,4 @@
-"""The numbers that an option or a parameter may have, declared with it.
+"""The range of the numbers that an option or a parameter accepts.
 
 Options: `option(0.1, help=..., least=0, most=1)`. Parameters of a class that a configuration names:
 `dropout_rate: Annotated[float, Range(0, 1)] = 0.1`. Numbers without a declared range must be finite.
@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 LARGEST = 2**63 - 1
-"""No library below takes larger whole numbers."""
+"""Whole numbers above this overflow in the libraries that Tympan uses."""
 
 
 @dataclass(frozen=True)
 class Range:
     """At least `least` or above `above`, at most `most` or below `below`. nan is never inside, inf only if allowed.
 
-    For lists and mappings it holds for every number in them.
+    For lists and mappings it applies to every number in them.
     """
 
     least: float | None = None
@@ -29,7 +29,7 @@ class Range:
     allows_inf: bool = False
 
     def fault(self, value: Any) -> str | None:
-        """What is wrong with the first number in `value` that lies outside."""
+        """Describe the first number in `value` that is outside of the range; None if there is none."""
         for number in _numbers(value):
             if not self._holds(number):
                 words = str(self) or ("a finite number" if isinstance(number, float) else "of at most 18 digits")
@@ -37,7 +37,7 @@ class Range:
         return None
 
     def __str__(self) -> str:
-        """In words: `at least 1`, `between 0 and 1`, `above 0`; empty if every finite number is inside."""
+        """The range in words: `at least 1`, `between 0 and 1`, `above 0`; empty if every finite number is inside."""
         if self.least is not None and self.most is not None:
             return f"between {_shown(self.least)} and {_shown(self.most)}"
         words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
@@ -75,5 +75,5 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _shown(number: float) -> str:
     if isinstance(number, int):
-        return str(number) if abs(number) < 10**15 else f"a number of some {number.bit_length() * 3 // 10} digits"
+        return str(number) if abs(number) < 10**15 else f"a number of about {number.bit_length() * 3 // 10} digits"
     return f"{number:g}" if number == round(number, 5) else str(number)

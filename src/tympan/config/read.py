@@ -1,4 +1,4 @@
-"""The configuration of a training command, and of a trained model."""
+"""Read the configuration of a training command or of a trained model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tympan.config.espnet1 import translate_espnet1
-from tympan.config.espnet2 import LACKING, without_notes
+from tympan.config.espnet2 import LACKING, today
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
 from tympan.config.parse import parse_args, read_layer
@@ -31,7 +31,7 @@ def parse_training(
     prog: str,
     description: str | None = None,
 ) -> Config:
-    """The options of a training command, checked as far as they can be without reading data."""
+    """Parse the options of a training command and check what can be checked without reading data."""
     rules = dataclasses.replace(RULES, check=schema.conflicts, check_always=schema.faults)
     return parse_args(schema, argv, prog=prog, description=description, rules=rules)
 
@@ -39,7 +39,7 @@ def parse_training(
 def make_training_config(
     schema: type[Config], files: Sequence[str | Path] = (), options: Mapping[str, Any] | None = None
 ) -> Config:
-    """The same from Python: files from left to right, then options by name. Mistakes are one UserError."""
+    """The same from Python: files from left to right, then options by name. One UserError reports all mistakes."""
     layers = [read_layer(Path(path), RULES) for path in files]
     layers.append(Layer(dict(options or {}), ".".join))
     return resolve(schema, layers, rules=dataclasses.replace(RULES, check=schema.conflicts))
@@ -48,9 +48,9 @@ def make_training_config(
 def load_training_config(schema: type[Config], path: str | Path, *, allow_import: bool = False) -> Config:
     """The configuration of a trained model: Tympan's config.yaml or ESPnet2's.
 
-    A config that names a class by `package.module:Class` would make loading a model run code: refused unless allowed.
-    How another toolkit or version trained the model does not matter for using it: training options that we do not
-    have give a warning, and only what makes the model is strict.
+    A config that names a class by `package.module:Class` would run its code when the model is loaded: it is rejected
+    unless allowed. Unknown training options (of another toolkit or version) give a warning, because they don't change
+    the model; unknown options of the model are errors.
     """
     layer = read_layer(Path(path), MODEL_RULES)
     if not allow_import:
@@ -62,7 +62,7 @@ def load_training_config(schema: type[Config], path: str | Path, *, allow_import
         names = set(options_of(schema)) - training_only
         model = Layer({key: value for key, value in layer.values.items() if key in names}, layer.where)
         config = resolve(schema, [model], rules=MODEL_RULES, is_complete=False)
-        logger.warning("The model is used without these training options, which stand at their defaults: %s", error)
+        logger.warning("Ignored training options that are not needed to use the model: %s", error)
         return config
 
 
@@ -78,14 +78,16 @@ def _refuse_imports(schema: type[Any], layer: Layer) -> None:
         if option.extra.registry is not None and isinstance(value, str) and is_import(value):
             where = layer.where((name,))
             mistakes.add(
-                where, f"{name} names the class '{value}': loading it runs its code. If you trust it: --allow_import"
+                where,
+                f"{name} names the class '{value}', and loading the model would run its code. If you trust it, use "
+                "--allow_import",
             )
     mistakes.check()
 
 
 def _translate(document: Document) -> Document:
-    return without_notes(translate_espnet1(document))
+    return today(translate_espnet1(document))
 
 
 RULES = Rules(translate=_translate, lacking=LACKING)
-MODEL_RULES = Rules(translate=without_notes, lacking=LACKING)
+MODEL_RULES = Rules(translate=today, lacking=LACKING)

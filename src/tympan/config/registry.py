@@ -1,4 +1,4 @@
-"""Names for classes: what `--encoder conformer` stands for, imported only when it is chosen."""
+"""Names of classes, such as `--encoder conformer`; a class is imported only when it is chosen."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tympan.config.signature import REQUIRED, Parameter, import_class, read_sign
 from tympan.errors import UserError
 
 _MISTAKES = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, RuntimeError)
-"""What a class raises for values that don't go together."""
+"""The errors that a class raises for values that don't fit together."""
 _IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 class Registry:
     """Case-insensitive names of `"module:Class"` strings; `package.module:Class` itself is a name too.
 
-    `supplied` are parameters that the builder passes (sizes, the model's parameters): no key of a configuration.
-    `defaults` replaces defaults of a class that is not ours by ESPnet2's.
-    `ranges` are those of keys that can't declare them, as `key` or `name.key`: of torch's classes.
-    `not_yet` are ESPnet2's names that Tympan has not, with what to use instead.
+    `supplied` are parameters that the builder passes (sizes, the model's parameters); a configuration can't set them.
+    `defaults` are ESPnet2's defaults where they differ from those of a class outside of Tympan.
+    `ranges` are the ranges of keys that can't declare them (torch's classes), as `key` or `name.key`.
+    `not_yet` are ESPnet2's names that Tympan does not have, with what to use instead.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Registry:
         return list(self._targets)
 
     def canonical(self, name: str) -> str:
-        """The name as it is registered; UserError if it is not."""
+        """Return the name as it is registered; UserError if it is unknown."""
         if is_import(name):
             return name
         lowered = name.lower()
         if lowered in self._targets:
             return lowered
         if lowered in self._not_yet:
-            raise UserError(f"ESPnet2's {self.kind} '{name}' is not in Tympan yet; {self._not_yet[lowered]}")
+            raise UserError(f"ESPnet2's {self.kind} '{name}' is not supported; {self._not_yet[lowered]}")
         hint = did_you_mean(name, self._targets)
         known = ", ".join(self._targets) or "none"
         raise UserError(f"there is no {self.kind} '{name}'.{hint} Known: {known}; or package.module:Class")
@@ -77,7 +77,7 @@ class Registry:
         """The keys that the class's `*_conf` may have."""
         canonical = self.canonical(name)
         changed = self._defaults.get(canonical, {})
-        # A class of the user's own may mean something else by the same key
+        # In a user's class the same key may mean something else
         ranges = self._ranges if canonical in self._targets else {}
         return {
             key: Parameter(
@@ -89,7 +89,7 @@ class Registry:
         }
 
     def build(self, name: str, conf: Mapping[str, Any] | None = None, /, *args: Any, **sizes: Any) -> Any:
-        """Construct: `conf` is checked and completed, `args` and `sizes` are what only the builder knows."""
+        """Construct the class: `conf` is checked and completed; the builder supplies `args` and `sizes`."""
         mistakes = Mistakes()
         parameters = self.parameters(name)
         known = {key: item for key, item in (conf or {}).items() if key not in sizes}
@@ -98,7 +98,7 @@ class Registry:
         )
         for key, size in sizes.items():
             if (given := (conf or {}).get(key, size)) not in (None, size):
-                mistakes.add(key, f"is {given}, but the part gets {size}; leave it out, or write {size}")
+                mistakes.add(key, f"is {given}, but the input of this part has size {size}; remove it, or write {size}")
         for key, parameter in parameters.items():
             if parameter.default is REQUIRED and key not in values and key not in sizes:
                 mistakes.add(key, f"the {self.kind} '{self.canonical(name)}' needs it")
@@ -108,15 +108,15 @@ class Registry:
         try:
             return found(*args, **values, **sizes)
         except _MISTAKES as error:
-            # An error in a class of the user's own needs its traceback, and too little memory a message of its own
+            # An error in a user's class needs its traceback, and running out of memory has its own message
             if self.canonical(name) not in self._targets or "memory" in str(error):
                 raise
             raise UserError(self._refusal(name, values, error)) from error
 
     def _refusal(self, name: str, values: Mapping[str, Any], error: Exception) -> str:
-        """What a class says against values that no single range rules out."""
+        """The error of a class about values that don't fit together, although each is within its range."""
         defaults = {key: parameter.default for key, parameter in self.parameters(name).items()}
-        # Two spellings of one value: a list that was completed from a tuple
+        # The same value in two forms: a list that was completed from a tuple
         changed = [
             f"{key}={item}" for key, item in values.items() if item not in (defaults[key], _as_list(defaults[key]))
         ]
@@ -126,13 +126,13 @@ class Registry:
 
 
 def _look_in_working_directory() -> None:
-    """Let Python find the user's own modules there: last, so that a file there can't take the name of a package."""
+    """Add a directory of user modules to the end of the Python path, so that no file there can hide a package."""
     if not {"", os.getcwd()}.intersection(sys.path):
         sys.path.append(os.getcwd())
 
 
 def is_import(name: str) -> bool:
-    """Whether a name is `package.module:Class`, a class of the user's own."""
+    """Whether a name is `package.module:Class`, a user's class."""
     return _IMPORT.fullmatch(name) is not None
 
 
@@ -145,10 +145,10 @@ def complete(
     where: Callable[[str], str],
     prefix: str = "",
 ) -> dict[str, Any]:
-    """The defaults with `given` merged over them, every value cast; what is wrong goes to `mistakes`.
+    """Merge `given` into the defaults and cast every value; mistakes are added to `mistakes`.
 
-    `where` makes a place for messages of a key, dotted where it is nested: a default that is a mapping says which keys
-    that mapping may have.
+    `where` returns the location of a key (dotted if nested) for messages. If a default is a mapping, its keys are the
+    only keys that are allowed there.
     """
     result: dict[str, Any] = {}
     for key, parameter in parameters.items():
@@ -183,12 +183,12 @@ def _as_list(value: Any) -> Any:
 
 
 def _type_like(default: Any) -> Any:
-    """The type of a key that only has a default."""
+    """The type of a key that has a default but no annotation."""
     return type(default) if isinstance(default, (bool, int, float, str)) else Any
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`, key by key at every depth."""
+    """Merge `over` into `base`, key by key at every depth."""
     result = dict(base)
     for key, value in over.items():
         below = result.get(key)

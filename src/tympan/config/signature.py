@@ -1,7 +1,7 @@
 """The keys that a `*_conf` may have: the parameters of a class's `__init__`, with types and defaults.
 
-Read from the source where that is enough, because importing torch for `--print_config` would take most of its time;
-otherwise the class is imported and inspected. A test holds the two readings against each other.
+Read from the source where that is enough, because `--print_config` would otherwise spend most of its time importing
+torch; otherwise the class is imported and inspected. A test compares the two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tympan.errors import UserError
 
 REQUIRED: Any = dataclasses.MISSING
 
-# Types that no configuration can hold: they are left out of unions, and their parameters are left to the builder.
+# Types that a configuration can't hold: they are removed from unions, and the builder supplies their parameters.
 _NOT_CONFIGURABLE = {"Tensor", "torch.Tensor", "nn.Module", "torch.nn.Module", "Module", "ParamsT", "Optimizer"}
 _SIMPLE: dict[str, Any] = {
     "int": int,
@@ -59,12 +59,12 @@ class Parameter:
 
 
 class _Unreadable(Exception):
-    """The source alone does not tell; import the class instead."""
+    """The source is not enough; import the class instead."""
 
 
 @functools.cache
 def read_signature(target: str, supplied: frozenset[str] = frozenset()) -> dict[str, Parameter]:
-    """The parameters of `"module:Class"` but those that the builder supplies."""
+    """The parameters of `"module:Class"`, except those that the builder supplies."""
     try:
         return signature_from_source(target, supplied)
     except _Unreadable:
@@ -87,7 +87,7 @@ def import_class(target: str) -> type[Any]:
 
 
 def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset()) -> dict[str, Parameter]:
-    """By inspection."""
+    """Read the signature by inspecting the class."""
     parameters = inspect.signature(found.__init__).parameters
     try:
         hints = typing.get_type_hints(found.__init__, include_extras=True)
@@ -99,7 +99,7 @@ def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset(
             continue
         default = REQUIRED if parameter.default is parameter.empty else parameter.default
         if not _is_plain(default):
-            # A default that YAML can't hold (a layer, a function): the class keeps it to itself.
+            # A default that YAML can't hold (a layer, a function) can't be configured.
             continue
         annotation, range_ = _split(hints.get(name, parameter.annotation))
         result[name] = Parameter(_or_from_default(_known(annotation), default), default, range_)
@@ -107,7 +107,7 @@ def signature_from_class(found: type[Any], supplied: frozenset[str] = frozenset(
 
 
 def signature_from_source(target: str, supplied: frozenset[str] = frozenset()) -> dict[str, Parameter]:
-    """By reading the file; _Unreadable where it takes more than literals and simple types."""
+    """Read the signature from the source file; _Unreadable if literals and simple types are not enough."""
     module_name, _, class_name = target.partition(":")
     source = _source_file(module_name)
     if source is None:
@@ -142,7 +142,7 @@ def _read_arguments(arguments: ast.arguments, supplied: frozenset[str]) -> dict[
 
 
 def _split(annotation: Any) -> tuple[Any, Range]:
-    """`Annotated[float, Range(0, 1)]` as its type and its range."""
+    """Split `Annotated[float, Range(0, 1)]` into type and range."""
     if isinstance(annotation, str):
         node, found = _split_node(ast.parse(annotation, mode="eval").body)
         return ast.unparse(node) if node is not None else annotation, found
@@ -178,7 +178,7 @@ def _range_of(node: ast.expr) -> Range:
 
 
 def _type_of(node: ast.expr) -> Any:
-    """A type from its source: None where no configuration can hold it."""
+    """Return a type from its source; None if a configuration can't hold it."""
     if isinstance(node, ast.Constant):
         if node.value is None:
             return type(None)
@@ -224,7 +224,7 @@ def _union(members: list[Any]) -> Any:
 
 
 def _known(annotation: Any) -> Any:
-    """What `_type_of` gives, from the type itself (or its text, where a name in the signature can't be resolved)."""
+    """Like `_type_of`, but from the type itself (or its text, if a name in the signature can't be resolved)."""
     if isinstance(annotation, str):
         try:
             return _type_of(ast.parse(annotation, mode="eval").body)
@@ -248,11 +248,11 @@ def _known(annotation: Any) -> Any:
 
 
 def _or_from_default(annotation: Any, default: Any) -> Any:
-    """An unannotated parameter has the type of its default, if that tells anything."""
+    """An unannotated parameter has the type of its default, if the default has a useful type."""
     if annotation is not None:
         return annotation
     if isinstance(default, bool | int | float | str):
-        # A default of 0 may stand for a rate as well as for a number of layers.
+        # A default of 0 may be a rate or a number of layers.
         return int | float if type(default) is int else type(default)
     return Any
 
@@ -267,7 +267,7 @@ def _parse(source: Path) -> ast.Module:
 
 
 def _source_file(module_name: str) -> Path | None:
-    """Where a module's source lies, without importing its parents (find_spec would)."""
+    """Find the source file of a module without importing its parents (find_spec would import them)."""
     if module_name in sys.modules:
         file = getattr(sys.modules[module_name], "__file__", None)
         return Path(file) if file and file.endswith(".py") else None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from tympan.config.choices import DECODERS, ENCODERS, ST_MODELS, ST_PREPROCESSORS
+from tympan.config.choices import DECODERS, ENCODERS, ST_MODELS, ST_PREPROCESSORS, TRANSDUCER_DECODERS
 from tympan.config.espnet2 import OPTION_ORDER
 from tympan.config.model import MODEL, SpeechToTextConfig, check_speech_model
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
@@ -29,7 +29,7 @@ _MULTI_DECODER = "the multi-decoder is not supported; use --decoder transformer"
 
 @dataclass(frozen=True)
 class StPreprocessorConf:
-    """The keys of `preprocessor_conf`: ESPnet2's names and defaults. `fs` 0 takes the recordings' own rate."""
+    """The keys of `preprocessor_conf`: ESPnet2's names and defaults. With `fs` 0 recordings keep their sample rate."""
 
     unk_symbol: str = "<unk>"
     space_symbol: str = "<space>"
@@ -68,29 +68,39 @@ class StTrainConfig(SpeechToTextConfig):
         "bpe", help="type of tokens of the source language", group=TEXT, not_yet_values=OTHER_TOKENS
     )
     src_bpemodel: str | None = option(None, help="sentencepiece model of the source language", group=TEXT)
-    src_g2p: str | None = option(None, help="as g2p, for the source language", group=TEXT)
+    src_g2p: str | None = option(None, help="like --g2p, for the source language", group=TEXT)
     model_conf: dict[str, Any] = conf_for(
         ST_MODELS, help="asr_weight, mt_weight, mtlalpha, st_mtlalpha and other parameters of the model", group=MODEL
     )
     decoder: str | None = choice(
-        DECODERS, "rnn", help="decoder of the target language; null for CTC only (st_mtlalpha 1)", group=MODEL
+        DECODERS, "rnn", help="decoder of the target language; null: CTC only (st_mtlalpha 1)", group=MODEL
     )
     extra_asr_decoder: str | None = choice(
         DECODERS, None, help="decoder of the source language, for asr_weight above 0", group=MODEL
     )
-    extra_asr_decoder_conf: dict[str, Any] = conf_of("extra_asr_decoder", help="its parameters", group=MODEL)
+    extra_asr_decoder_conf: dict[str, Any] = conf_of(
+        "extra_asr_decoder", help="parameters of --extra_asr_decoder", group=MODEL
+    )
     extra_mt_decoder: str | None = choice(
         DECODERS, None, help="accepted for ESPnet2's weights; text translation uses the decoder", group=MODEL
     )
-    extra_mt_decoder_conf: dict[str, Any] = conf_of("extra_mt_decoder", help="its parameters", group=MODEL)
+    extra_mt_decoder_conf: dict[str, Any] = conf_of(
+        "extra_mt_decoder", help="parameters of --extra_mt_decoder", group=MODEL
+    )
     extra_mt_encoder: str | None = choice(
         ENCODERS, None, help="encoder of source text, for mt_weight above 0", group=MODEL
     )
-    extra_mt_encoder_conf: dict[str, Any] = conf_of("extra_mt_encoder", help="its parameters", group=MODEL)
-    hier_encoder: str | None = choice(ENCODERS, None, help="second encoder, which only translation reads", group=MODEL)
-    hier_encoder_conf: dict[str, Any] = conf_of("hier_encoder", help="its parameters", group=MODEL)
-    preprocessor: str = choice(ST_PREPROCESSORS, "default", help="treatment of an utterance", group=TEXT)
-    st_joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
+    extra_mt_encoder_conf: dict[str, Any] = conf_of(
+        "extra_mt_encoder", help="parameters of --extra_mt_encoder", group=MODEL
+    )
+    hier_encoder: str | None = choice(
+        ENCODERS, None, help="second encoder, on top of the first, used for translation only", group=MODEL
+    )
+    hier_encoder_conf: dict[str, Any] = conf_of("hier_encoder", help="parameters of --hier_encoder", group=MODEL)
+    preprocessor: str = choice(
+        ST_PREPROCESSORS, "default", help="processing of each utterance: text to tokens, augmentation", group=TEXT
+    )
+    st_joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it is for transducer models")
     ctc_sample_rate: float = not_yet(0.0, instead=_MULTI_DECODER)
     md_encoder: str | None = not_yet(None, instead=_MULTI_DECODER)
     md_encoder_conf: dict[str, Any] = not_yet({}, instead=_MULTI_DECODER)
@@ -122,6 +132,9 @@ class StTrainConfig(SpeechToTextConfig):
         yield from TrainConfig.conflicts(values)
         yield from check_speech_model(values)
         yield from check_text(values)
+        for name in ("decoder", "extra_asr_decoder", "extra_mt_decoder"):
+            if values[name] in TRANSDUCER_DECODERS:
+                yield Conflict((name,), f"is {values[name]}: transducers are for speech recognition (asr_train) only")
         conf = values["model_conf"]
         helpers = [name for name in ("asr_weight", "mt_weight") if conf.get(name, 0.0) > 0.0]
         names = [name for _, name, _ in values["train_data_path_and_name_and_type"]]

@@ -1,4 +1,4 @@
-"""The options that say how a text becomes tokens, and where a configuration states them."""
+"""The options that determine how text is tokenized, and how to read them from a configuration."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ OTHER_TOKENS = dict.fromkeys(
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """The options of a training command that turns one kind of text into tokens."""
+    """The options of a training command with one kind of text."""
 
     token_list: str | list[str] | None = option(
-        None, help="the tokens, or a file with one per line; needed to train", group=TEXT
+        None, help="list of tokens, or a file with one per line; required for training", group=TEXT
     )
-    use_preprocessor: bool = option(True, help="tokenize and augment; false takes token ids", group=TEXT)
+    use_preprocessor: bool = option(
+        True, help="tokenize text and augment audio; false: the text files contain token ids", group=TEXT
+    )
     token_type: TokenType = option("bpe", help="type of tokens", group=TEXT, not_yet_values=OTHER_TOKENS)
     bpemodel: str | None = option(None, help="sentencepiece model, for token_type bpe", group=TEXT)
     non_linguistic_symbols: str | list[str] | None = option(
-        None, help="symbols such as <noise> that stay whole, or a file with one per line", group=TEXT
+        None, help="symbols such as <noise> that are not split, or a file with one per line", group=TEXT
     )
     cleaner: str | list[str] | None = option(None, help="text cleaners to apply before tokenizing", group=TEXT)
     g2p: str | None = option(
@@ -38,7 +40,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextConfig:
-    """Everything that decides how a text becomes token ids: `tympan.text.codec.build_codec` takes it."""
+    """Everything that determines how text is converted to token ids; passed to `tympan.text.codec.build_codec`."""
 
     token_list: str | list[str] | None
     token_type: str
@@ -53,14 +55,14 @@ class TextConfig:
 
 
 class HasText(Protocol):
-    """A configuration whose text can be tokenized: that of a recognizer and that of a language model."""
+    """A configuration with text options, such as that of a recognizer or a language model."""
 
     @property
     def text(self) -> TextConfig: ...
 
 
 def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | None = None) -> TextConfig:
-    """Of a task's options. The symbols are keys of `preprocessor_conf`, where the task has one."""
+    """Read them from a task's options. The symbols are keys of `preprocessor_conf`, if the task has one."""
     symbols = ("unk_symbol", "space_symbol", "delimiter", "nonsplit_symbol")
     return TextConfig(
         token_list=options.token_list,
@@ -74,7 +76,7 @@ def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | Non
 
 
 def check_text(values: Mapping[str, Any]) -> Iterator[Conflict]:
-    """Conflicts between the options of text."""
+    """Find conflicts between the text options."""
     reads_text = any(kind == "text" for _, _, kind in values["train_data_path_and_name_and_type"])
     needs_model = values["use_preprocessor"] and values["token_type"] == "bpe" and values["bpemodel"] is None
     if reads_text and needs_model:

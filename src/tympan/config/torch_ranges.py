@@ -1,4 +1,4 @@
-"""Ranges of the parameters of torch's optimizers and schedulers, which don't declare them; by key, or `name.key`."""
+"""Ranges for the parameters of torch's optimizers and schedulers, by key or `name.key`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """YAML in and out: safe, with the line of every value, and printed as ESPnet2 prints it.
 
-Differs from PyYAML's safe_load where YAML 1.1 surprises: `1e-3` is a number, `13_15` and `1:30` and dates are text,
-a key that stands twice is a mistake.
+Differs from PyYAML's safe_load where YAML 1.1 is surprising: `1e-3` is a number, `13_15` and `1:30` and dates are text,
+a duplicate key is an error.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ _FLOAT = re.compile(
 _INT = re.compile(r"^-?(?:0|[1-9][0-9]*)$")
 _KEEP = {"tag:yaml.org,2002:bool", "tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
 
-# A vocabulary has some 100,000 tokens; a few nested aliases in a hostile file would make billions of values.
+# A vocabulary may have 100,000 tokens; a few nested aliases in a malicious file could make billions of values.
 _MOST_VALUES = 500_000
 
 KeyPath = tuple[str | int, ...]
 
 
 class WrittenFloat(float):
-    """A float that remembers its text, for an option that turns out to want text (a token `1e3`, a version `1.10`)."""
+    """A float that remembers its text, for an option that turns out to be a text (a token `1e3`, a version `1.10`)."""
 
     text: str
 
 
 @dataclass
 class Document:
-    """A YAML file's value, and where each part of it stands."""
+    """The value of a YAML file, and the line of each part of it."""
 
     name: str
     value: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What a translation has to say of it."""
+    """Notes of a translation from another toolkit's file."""
 
     def where(self, path: KeyPath) -> str:
         """`file:line` of the nearest part that has a line."""
@@ -51,7 +51,7 @@ class Document:
 
 
 def read_yaml(path: Path) -> Document:
-    """Read a YAML file; what can't be read or parsed is a UserError with line and column."""
+    """Read a YAML file; if it can't be read or parsed, raise a UserError with line and column."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -101,7 +101,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def analyze_scalar(self, scalar: str) -> Any:
-        """PyYAML folds unusual line breaks into spaces unless they are escaped."""
+        """Escape unusual line breaks, which PyYAML would fold into spaces."""
         analysis = super().analyze_scalar(scalar)
         if any(char in scalar for char in "\x85\u2028\u2029"):
             analysis.allow_flow_plain = analysis.allow_block_plain = analysis.allow_single_quoted = False
@@ -118,7 +118,7 @@ def _limit_resolvers(owner: Any) -> None:
 
 
 _limit_resolvers(_Loader)
-# On the way out, text that either reading takes for something else is quoted.
+# When printing, quote text that YAML 1.1 or our own rules would read as another type.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
 _Dumper.add_multi_representer(float, yaml.SafeDumper.represent_float)
 _Dumper.add_multi_representer(Path, lambda dumper, path: dumper.represent_str(str(path)))
@@ -127,7 +127,7 @@ _Dumper.add_multi_representer(Path, lambda dumper, path: dumper.represent_str(st
 def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
     document.lines.setdefault(path, node.start_mark.line + 1)
     if len(document.lines) > _MOST_VALUES:
-        problem = f"more than {_MOST_VALUES} values (do aliases multiply?)"
+        problem = f"more than {_MOST_VALUES} values (probably because of nested aliases)"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
     if isinstance(node, yaml.MappingNode) and node.tag == "tag:yaml.org,2002:map":
         loader.flatten_mapping(node)
@@ -139,7 +139,7 @@ def _construct(loader: _Loader, node: yaml.Node, path: KeyPath, document: Docume
         number.text = node.value
         return number
     value = loader.construct_object(node)
-    # ESPnet2 dumps tuples as lists, so a set, a date or bytes can only be a mistake.
+    # ESPnet2 writes tuples as lists, so a set, a date or bytes can only be a mistake.
     if value is not None and not isinstance(value, (str, int, float, bool)):
         problem = f"a value of kind {node.tag.rpartition(':')[2]} is not allowed here"
         raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -150,10 +150,10 @@ def _construct_mapping(loader: _Loader, node: yaml.MappingNode, path: KeyPath, d
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, "a key must be text", key_node.start_mark)
         key = str(key_node.value)
         if key in result:
-            problem = f"the key '{key}' stands here twice"
+            problem = f"duplicate key '{key}'"
             raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
         inner = (*path, key)
         document.lines[inner] = key_node.start_mark.line + 1

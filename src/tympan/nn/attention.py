@@ -125,6 +125,9 @@ class MultiHeadedAttention(nn.Module):
         """Queries, keys or values, or several of them concatenated, from one matrix product."""
         linears: list[nn.Linear] = [getattr(self, f"linear_{name}") for name in names]
         if self._frozen is None:
+            if any(type(linear) is not nn.Linear for linear in linears):
+                # A linear layer with an adapter does more than a product with its weight.
+                return torch.cat([linear(x) for linear in linears], dim=-1)
             if len(linears) > 1:
                 weight, bias = (torch.cat([getattr(linear, part) for linear in linears]) for part in ("weight", "bias"))
                 return F.linear(x, weight, bias)

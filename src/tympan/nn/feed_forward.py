@@ -46,10 +46,13 @@ class PositionwiseFeedForward(nn.Module):
         return torch.cat([self._forward(part) for part in parts]).view(x.shape)
 
     def _forward(self, x: Tensor) -> Tensor:
-        if self.training and isinstance(self.activation, nn.SiLU) and can_fuse(x):
-            assert isinstance(self.w_1, nn.Linear)
-            assert isinstance(self.w_2, nn.Linear)
-            return fused_feed_forward(x, self.w_1, self.w_2, self.dropout.p)
+        first, second = self.w_1, self.w_2
+        # A linear layer with an adapter does more than a product with its weight.
+        are_plain = type(first) is nn.Linear and type(second) is nn.Linear
+        if self.training and are_plain and isinstance(self.activation, nn.SiLU) and can_fuse(x):
+            assert isinstance(first, nn.Linear)
+            assert isinstance(second, nn.Linear)
+            return fused_feed_forward(x, first, second, self.dropout.p)
         out: Tensor = self.w_2(self.dropout(self.activation(self.w_1(x))))
         return out
 

@@ -68,7 +68,7 @@ class Conv2dSubsampling(nn.Module):
         x = _long_enough(x, self.shape)
         if isinstance(self.out, FrozenLinear):
             projected = self.out(self.conv(x.unsqueeze(1)).permute(0, 2, 3, 1).flatten(2))
-        elif self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and is_plain_on_cpu(x):
+        elif self._can_fuse(x):
             first, second = self.conv[0], self.conv[2]
             assert isinstance(first, nn.Conv2d)
             assert isinstance(second, nn.Conv2d)
@@ -79,6 +79,11 @@ class Conv2dSubsampling(nn.Module):
             projected = self.out(x.transpose(1, 2).flatten(2))
         out: Positioned = self.pos_enc(projected)
         return out
+
+    def _can_fuse(self, x: Tensor) -> bool:
+        # A linear layer with an adapter does more than a product with its weight.
+        is_plain = type(self.out) is nn.Linear
+        return is_plain and self.shape == CONV2D_SHAPES["conv2d"] and not x.requires_grad and is_plain_on_cpu(x)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         return _shorten_all(lengths, self.shape)

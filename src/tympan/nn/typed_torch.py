@@ -45,7 +45,7 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor) -> None: ...
 
 
-def run_function(function: type[torch.autograd.Function], *args: Tensor | float | None) -> Tensor:
+def run_function(function: type[torch.autograd.Function], *args: object) -> Tensor:
     """`function.apply` of a function with one result."""
     result: Tensor = function.apply(*args)  # type: ignore[no-untyped-call]
     return result

@@ -74,7 +74,7 @@ def read_token_list(path: str | os.PathLike[str], *, unk_symbol: str = UNK) -> V
 
 
 def write_token_list(vocabulary: Vocabulary | Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Write one token a line, as ESPnet2's `--token_list` wants it."""
+    """Write one token a line, as ESPnet2's `--token_list` expects it."""
     tokens = vocabulary.tokens if isinstance(vocabulary, Vocabulary) else vocabulary
     with atomic_write(path) as stream:
         stream.writelines(f"{token}\n" for token in tokens)
