@@ -8,9 +8,10 @@ READY_DOCS := $(DOCS_VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Two pytest processes with one thread each beat one process with two.
 WORKERS ?= 2
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+# -rs: which tests were skipped, and why.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rs
 
-.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds wheel docs clean
+.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds wheel docs pictures docker-check clean
 
 help:
 	@echo "make test       set up .venv, then lint, types, layers and tests"
@@ -20,6 +21,8 @@ help:
 	@echo "make compat     every recipe configuration of a checkout of ESPnet (ESPNET=DIR): which are read, build and train"
 	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
 	@echo "make docs       the documentation site, in build/site; a broken link is an error"
+	@echo "make pictures   the pictures of the documentation, from a run of the demo (needs Chromium)"
+	@echo "make docker-check  the steps of the Dockerfile, without Docker, in new environments"
 	@echo "make wheel      the wheel and the source distribution, in dist/"
 	@echo "make lint | format | types | layers | clean"
 
@@ -39,7 +42,7 @@ $(READY_TEST): $(READY) requirements-test.txt
 	done < requirements-test.txt
 	touch $@
 
-test: lint types layers $(READY_TEST)
+test: lint types layers docs $(READY_TEST)
 	$(PYTEST)
 
 test-all: lint types layers docs $(READY_TEST)
@@ -81,6 +84,13 @@ $(READY_DOCS): requirements-docs.txt
 
 docs: $(READY_DOCS)
 	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+
+pictures: $(READY)
+	$(PIP) install --quiet -e '.[demo]'
+	$(BIN)/python docs/_site/pictures.py demo
+
+docker-check:
+	PYTHON=$(PYTHON) tests/packaging/docker_steps.sh
 
 wheel: $(READY)
 	$(PIP) install --quiet build

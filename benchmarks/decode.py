@@ -103,7 +103,7 @@ def measure(
     )
     recognizer = Recognizer(dataclasses.replace(loaded, ngram_file=ngram), settings)
     watch = Stopwatch(clock)
-    recognizer.encode = watch.timed("encoder", recognizer.encode)  # type: ignore[method-assign]
+    recognizer.encode_batch = watch.timed("encoder", recognizer.encode_batch)  # type: ignore[method-assign]
     for name, item in {**recognizer.search.beam.full, **recognizer.search.beam.partial}.items():
         item.scorer.step = watch.timed(name, type(item.scorer).step.__get__(item.scorer))
     decode = watch.timed("all", recognizer.decode)

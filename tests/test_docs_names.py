@@ -1,12 +1,16 @@
-"""Every dotted name and every file that the documentation names exists."""
+"""Every dotted name, every option and every file that the documentation names exists."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import re
 from pathlib import Path
 
 import pytest
+
+from tympan.bin.main import cli, commands
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -19,6 +23,25 @@ FILE = re.compile(rf"(?<![\w/.-])(?:{FOLDERS})/[\w/]+\.(?:py|md|sh|yaml)\b")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 PAST = {"CHANGELOG.md", "NOTES.md"}
 """Pages that tell the past."""
+
+
+CODE = re.compile(r"`([^`\n]+)`")
+OPTION = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
+OTHER_PROGRAMS = {
+    "--strict",  # mypy
+    "--allow-downsample", "--snip-edges", "--simulate-first-pass-online", "--sample-frequency", "--name",  # Kaldi
+    "--nnodes", "--nproc_per_node", "--rdzv_backend", "--rdzv_endpoint",  # torchrun
+    "--ntasks", "--ntasks-per-node",  # srun
+    "--asr_config", "--batch-count", "--asr_tag", "--inference_config", "--lm_tag", "--ngram_num", "--num_splits_asr",
+    "--num_splits_lm", "--speed_perturb_factors", "--use_lm", "--use_ngram",  # ESPnet's asr.sh
+}  # fmt: skip
+"""Options of programs other than Tympan that the pages mention."""
+SCRIPTS = {
+    option
+    for script in (ROOT / "benchmarks").glob("*.py")
+    for option in OPTION.findall(script.read_text(encoding="utf-8"))
+}
+"""Options of the benchmarks, which the pages under benchmarks/ name."""
 
 
 EXAMPLES = {"tympan.recipe.yesno"}
@@ -66,6 +89,36 @@ def test_files_exist(page: Path) -> None:
         if not PLACEHOLDER.search(name) and not any((place / name).exists() for place in places)
     ]
     assert not missing, f"{page.name} names files that do not exist: {', '.join(missing)}"
+
+
+@pytest.fixture(scope="module")
+def known_options() -> set[str]:
+    """The flags of every command's `--help`."""
+    found = {"--version", "--completion"}
+    helps = [[name] for name in commands() if name != "train"] + [["recipe", "new"]]
+    for words in helps:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
+            cli([*words, "--help"])
+        found |= set(OPTION.findall(printed.getvalue()))
+    return found
+
+
+def options_named(text: str) -> set[str]:
+    """The options between backticks."""
+    return {option for code in CODE.findall(text) for option in OPTION.findall(code)}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in PAST], ids=lambda page: page.name)
+def test_options_exist(page: Path, known_options: set[str]) -> None:
+    unknown = options_named(page.read_text(encoding="utf-8")) - known_options - OTHER_PROGRAMS - SCRIPTS
+    assert not unknown, f"{page.name} names options that no command has: {', '.join(sorted(unknown))}"
+
+
+def test_a_wrong_option_is_found(known_options: set[str]) -> None:
+    assert options_named("see `--batch_bin 3` and `tympan score --nope`") == {"--batch_bin", "--nope"}
+    assert "--batch_bins" in known_options
+    assert "--batch_bin" not in known_options
 
 
 def test_a_wrong_name_is_found() -> None:

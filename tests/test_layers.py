@@ -1,4 +1,4 @@
-"""The rooms import downwards only."""
+"""Packages import only from lower layers."""
 
 from __future__ import annotations
 

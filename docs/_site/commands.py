@@ -13,11 +13,12 @@ import tympan.config.help as help_texts
 from tympan.bin.main import GROUPS, commands
 from tympan.config import parse
 from tympan.config.option import Option, options_of
-from tympan.recipe.options import RecipeOptions
+from tympan.recipe.options import NewOptions, RecipeOptions
+from tympan.tasks import TASKS
 
 NEW_RECIPE = """
-`tympan recipe new DIR --train_dir DIR --dev_dir DIR` makes a recipe directory for your own data; see
-[the tutorial](../tutorial.md) and `tympan recipe new --help`. `tympan recipe status` prints which stages are done.
+`tympan recipe new` makes a recipe directory for your own data ([tutorial](../tutorial.md)); its options are
+[below](#tympan-recipe-new). `tympan recipe status` prints which stages are done.
 """
 
 
@@ -42,26 +43,37 @@ def command_page(name: str, purpose: str) -> str:
     """One command: purpose, usage, and a table per group of options."""
     lines = [f"# tympan {name}", "", purpose, ""]
     if name == "train":
-        tasks = "`asr`, `lm`, `st`, or `package.module:Class`, [a task of your own](../tasks.md)"
-        return "\n".join([*lines, "```text", "tympan train TASK [options]", "```", "", f"`TASK` is {tasks}.", ""])
+        tasks = ", ".join(f"`{task}` (the options of [`{task}_train`]({task}_train.md))" for task in TASKS.names())
+        own = "or `package.module:Class`, [a task of your own](../tasks.md)"
+        return "\n".join([*lines, *_usage("train", "TASK"), f"`TASK` is {tasks}, {own}.", ""])
     options = options_of(RecipeOptions) if name == "recipe" else command_options(name)
-    arguments = [
-        item.flag if item.is_required else f"[{item.flag}]" for item in options.values() if item.extra.positional
-    ]
-    lines += ["```text", " ".join(["tympan", name, *arguments, "[options]"]), "```"]
+    lines += _usage(name, *_arguments(options))
     if name == "recipe":
         lines.append(NEW_RECIPE)
-    lines += ["", "`--help`, `--config FILE.yaml` and `--print_config` are options of every command", *_link(), ""]
-    for title, members in _groups(options):
-        lines += [
-            f"## {title[:1].upper()}{title[1:]}",
-            "",
-            "| option | value | default | meaning |",
-            "|---|---|---|---|",
-        ]
-        lines += [_row(item) for item in members]
-        lines.append("")
+    lines += ["`--help`, `--config FILE.yaml` and `--print_config` are options of every command", *_link(), ""]
+    lines += _tables(options, level="##")
+    if name == "recipe":
+        new = options_of(NewOptions)
+        lines += ["## tympan recipe new", "", *_usage("recipe new", *_arguments(new)), *_tables(new, level="###")]
     return "\n".join(lines)
+
+
+def _usage(*words: str) -> list[str]:
+    return ["```text", " ".join(["tympan", *words, "[options]"]), "```", ""]
+
+
+def _arguments(options: Mapping[str, Option]) -> list[str]:
+    return [item.flag if item.is_required else f"[{item.flag}]" for item in options.values() if item.extra.positional]
+
+
+def _tables(options: Mapping[str, Option], *, level: str) -> list[str]:
+    """A heading and a table per group of options."""
+    lines = []
+    for title, members in _groups(options):
+        heading = f"{level} {title[:1].upper()}{title[1:]}"
+        lines += [heading, "", "| option | value | default | meaning |", "|---|---|---|---|"]
+        lines += [*(_row(item) for item in members), ""]
+    return lines
 
 
 def command_options(name: str) -> Mapping[str, Option]:

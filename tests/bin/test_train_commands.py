@@ -36,7 +36,7 @@ def test_mistakes_end_with_code_2_and_no_traceback(command: str, more: list[str]
     assert done.stderr.splitlines() == [
         "tympan: error: 3 mistakes:",
         "  unknown option '--batch-size': option names are written with '_'. Use '--batch_size'",
-        f"  {config}:1: max_epoch: wants int, found 'many' (text)",
+        f"  {config}:1: max_epoch: expects int, found 'many' (text)",
         f"  {config}:3: optim_conf.beta: the optim 'adam' has no key 'beta'. Did you mean 'betas'?",
     ]
     assert not (tmp_path / "exp").exists()

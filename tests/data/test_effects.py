@@ -165,7 +165,7 @@ def test_every_effect_of_espnet2_takes_any_waveform(name: str, length: int, chan
     [
         ('[[1.0, "lowpas", {}]]', "no effect 'lowpas'. Did you mean 'lowpass'"),
         ('[[1.0, "lowpass", {cutoff: 3}]]', "the effect 'lowpass' has no key 'cutoff'"),
-        ('[[1.0, "lowpass", {Q: steep}]]', "Q: wants float"),
+        ('[[1.0, "lowpass", {Q: steep}]]', "Q: expects float"),
         ('[[1.0, [[0.5, "pitch_shift", {}]]]]', "the effect 'pitch_shift' needs the key 'n_steps'"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tympan.data.ark import read_matrix
+from tympan.data.ark import read_matrix, write_ark
 from tympan.errors import UserError
 from tympan.features.cmvn import add_stats, apply_cmvn, cmvn_stats, read_stats, write_stats
 from tympan.features.deltas import add_deltas
@@ -85,6 +85,23 @@ def test_compressed_archives_are_read(golden: Path) -> None:
     theirs = folder / "BAC009S0150W0040.fbank_pitch.cm.decompressed.ark"
     offset = ours.read_bytes().index(b" ") + 1
     np.testing.assert_allclose(read_matrix(f"{ours}:{offset}"), read_matrix(f"{theirs}:{offset}"), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", [1, 2, 5])
+def test_compressed_archives_equal_kaldis(golden: Path, tmp_path: Path, method: int) -> None:
+    folder = golden / "kaldi"
+    kaldis = folder / f"BAC009S0150W0040.fbank_pitch.method{method}.ark"
+    with write_ark(tmp_path / "feats.ark", compression_method=method) as ark:
+        ark.write("BAC009S0150W0040", np.load(folder / "BAC009S0150W0040.npz")["fbank_pitch"])
+    assert (tmp_path / "feats.ark").read_bytes() == kaldis.read_bytes()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5, 9])
+def test_compressed_short_utterances_keep_their_values(tmp_path: Path, rows: int) -> None:
+    features = np.random.default_rng(rows).normal(0, 3, (rows, 83)).astype(np.float32)
+    with write_ark(tmp_path / "feats.ark", compression_method=2) as ark:
+        ark.write("a", features)
+    assert np.abs(read_matrix(f"{tmp_path / 'feats.ark'}:2") - features).max() < 0.1
 
 
 def test_pickles_and_broken_archives_are_refused(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from torch import nn
 
 from tympan.config.choices import OPTIMIZERS
 from tympan.errors import UserError
+from tympan.models.init_param import init_from
 from tympan.runtime.comm import Solo
-from tympan.training.init_param import init_from
 from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.training.reporter import EpochReporter
 from tympan.training.update import add_gradient_noise, trainable
