@@ -48,7 +48,7 @@ def test_the_examples_of_the_page(tmp_path: Path) -> None:
 
     make_corpus(tmp_path, utterances=40)
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     done = python("\n".join(blocks), tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
