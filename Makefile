@@ -82,8 +82,9 @@ $(READY_DOCS): requirements-docs.txt
 	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install -r requirements-docs.txt
 	touch $@
 
+# Not --quiet: it hides the warnings from MkDocs' strict mode, which then passes broken links.
 docs: $(READY_DOCS)
-	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build --quiet
+	PYTHONPATH=src NO_MKDOCS_2_WARNING=1 $(DOCS_VENV)/bin/mkdocs build
 
 pictures: $(READY)
 	$(PIP) install --quiet -e '.[demo]'

@@ -22,7 +22,11 @@ FOLDERS = (
 FILE = re.compile(rf"(?<![\w/.-])(?:{FOLDERS})/[\w/]+\.(?:py|md|sh|yaml)\b")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
 PAST = {"CHANGELOG.md", "NOTES.md"}
-"""Pages that tell the past."""
+"""Pages about the past."""
+LINK = re.compile(r"\[[^\]\n]*\]\(([^)\s#:]*)(?:#([^)\s]*))?\)")
+HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
+GENERATED = ("commands/index.md",)
+"""Pages that exist only on the documentation site."""
 
 
 CODE = re.compile(r"`([^`\n]+)`")
@@ -89,6 +93,37 @@ def test_files_exist(page: Path) -> None:
         if not PLACEHOLDER.search(name) and not any((place / name).exists() for place in places)
     ]
     assert not missing, f"{page.name} names files that do not exist: {', '.join(missing)}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs form them."""
+    text = re.sub(r"^ *```.*?^ *```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    headings = (re.sub(r"[^\w\s-]", "", found).strip().lower() for found in HEADING.findall(text))
+    return {re.sub(r"[-\s]+", "-", heading) for heading in headings}
+
+
+def broken_links(page: Path, text: str) -> list[str]:
+    """Links of the text to files or headings that do not exist."""
+    broken = []
+    for target, anchor in LINK.findall(text):
+        file = page.parent / target if target else page
+        if target in GENERATED or (file.exists() and (not anchor or anchor in anchors(file))):
+            continue
+        broken.append(f"{target}#{anchor}")
+    return broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_a_file_and_a_heading(page: Path) -> None:
+    assert broken_links(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_a_broken_link_is_found() -> None:
+    page = ROOT / "docs" / "how-to.md"
+    assert broken_links(page, "[a](decoding.md#the-searches-search) [b](decoding.md#nothing)") == [
+        "decoding.md#nothing"
+    ]
+    assert broken_links(page, "[a](nothing.md) [b](#add-an-encoder)") == ["nothing.md#"]
 
 
 @pytest.fixture(scope="module")

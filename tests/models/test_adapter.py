@@ -191,7 +191,9 @@ def test_a_file_of_adapters_without_its_base_is_an_error(adapted_run: Path) -> N
 def test_targets_that_do_not_exist_or_cannot_be_adapted_are_named() -> None:
     with pytest.raises(UserError, match=r"no layer's name ends in query; linear layers .* are named .*linear_q"):
         Lora().add_to(small_model(), freezes=True)
-    with pytest.raises(UserError, match=r"encoder.embed.conv.0 is a Conv2d; LoRA adapts linear layers and embeddings"):
+    with pytest.raises(
+        UserError, match=r"encoder.embed.conv.0 is a Conv2d; LoRA supports only linear layers and embeddings"
+    ):
         Lora(target_modules=("embed.conv.0",)).add_to(small_model(), freezes=True)
 
 

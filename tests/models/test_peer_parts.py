@@ -117,7 +117,7 @@ def test_sinc_survives_an_initialization_and_trains() -> None:
 @pytest.mark.parametrize(
     ("conf", "size", "message"),
     [
-        ({}, 80, "takes windows of 400 samples, not 80"),
+        ({}, 80, "needs windows of 400 samples, found 80"),
         ({"out_channels": 200}, 400, "multiple of 128"),
         ({"in_channels": 2}, 400, "one channel is supported"),
     ],

@@ -42,7 +42,7 @@ def cast(value: Any, wanted: Any) -> Any:
 
 
 def from_text(text: str, wanted: Any) -> Any:
-    """Convert one command-line word to a value for `cast`: text if the option is a text, else read as YAML."""
+    """Convert one command-line word to a value for `cast`: text if the option is text, else read as YAML."""
     members = members_of(wanted)
     if text.lower() in _NONE_WORDS and type(None) in members:
         return None
@@ -53,7 +53,7 @@ def from_text(text: str, wanted: Any) -> Any:
     try:
         return parse_yaml(text, "value").value
     except UserError:
-        # A value such as `-` or `@x` is not YAML: as text it gets the message that says what was expected.
+        # A value such as `-` or `@x` is not valid YAML. It stays text, so that the error says what was expected.
         return text
 
 

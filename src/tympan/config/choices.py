@@ -1,4 +1,4 @@
-"""The names that a user may choose, in ESPnet2's words, and the classes behind them."""
+"""The names that a user may choose, with ESPnet2's spelling, and the classes that they stand for."""
 
 from __future__ import annotations
 

@@ -71,11 +71,11 @@ LACKING: dict[str, dict[str, Any]] = {
 
 
 _OLD_ADAPTER = {"use_lora": "use_adapter", "save_lora_only": "save_strategy", "lora_conf": "adapter_conf"}
-"""What ESPnet2 had before it had several adapters."""
+"""Options that ESPnet2 had while LoRA was its only adapter, with their current names."""
 
 
 def today(document: Document) -> Document:
-    """Options that ESPnet2 renamed, by their names of today, and without what it notes in its config.yaml."""
+    """Rename options to ESPnet2's current names, and remove the keys that only ESPnet2 writes into its config.yaml."""
     document = without_notes(document)
     old = {key: new for key, new in _OLD_ADAPTER.items() if key in document.value}
     if not old or old.values() & document.value.keys():
@@ -84,12 +84,12 @@ def today(document: Document) -> Document:
     if "save_lora_only" in document.value:
         value["save_strategy"] = "adapter_only" if value["save_strategy"] and value.get("use_adapter") else "all"
     lines = {(*(old.get(str(key), key) for key in path[:1]), *path[1:]): line for path, line in document.lines.items()}
-    notes = tuple(f"{key} became {new}, as in ESPnet2 of today" for key, new in old.items())
+    notes = tuple(f"{key} became {new}, its current name in ESPnet2" for key, new in old.items())
     return Document(document.name, value, lines, (*document.notes, *notes))
 
 
 def without_notes(document: Document) -> Document:
-    """Remove the keys that only ESPnet2 writes from its config.yaml; a file that a user wrote stays as it is."""
+    """Remove the keys that only ESPnet2 writes from its config.yaml; a file that a user wrote is left unchanged."""
     if not {"print_config", "required"} <= set(document.value):
         return document
     value = {key: item for key, item in document.value.items() if key not in _WRITTEN}

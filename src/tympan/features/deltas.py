@@ -1,4 +1,4 @@
-"""Time derivatives of features, as Kaldi's add-deltas makes them."""
+"""Time derivatives of features, as in Kaldi's add-deltas."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tympan.nn.masks import length_mask
 
 
 class SlidingWindow(nn.Module):
-    """Frames of `win_length` samples, `hop_length` apart, of each channel. Samples behind the last frame are dropped.
+    """Frames of `win_length` samples, `hop_length` apart, of each channel. Samples after the last frame are dropped.
 
     Audio that is shorter than a window has no frames; ESPnet2 fails there. `fs` is not used, as in ESPnet2.
     """
@@ -28,7 +28,7 @@ class SlidingWindow(nn.Module):
     ) -> None:
         super().__init__()
         if padding is not None:
-            raise UserError(f"frontend_conf padding: ESPnet2 has no padding of windows yet; use null, not {padding}")
+            raise UserError(f"frontend_conf padding: {padding} is not supported, as in ESPnet2; use null")
         self.win_length = win_length
         self.hop_length = hop_length
         self.channels = channels
@@ -49,6 +49,6 @@ class SlidingWindow(nn.Module):
         return frames.masked_fill(~mask, 0.0), frame_lengths
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Frames of so many samples."""
+        """Number of frames for a number of samples."""
         steps = torch.div(lengths - self.win_length, self.hop_length, rounding_mode="floor")
         return (steps + 1).clamp(min=0)

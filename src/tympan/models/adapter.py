@@ -1,7 +1,7 @@
 """Low-rank adapters (LoRA, https://arxiv.org/abs/2106.09685), with ESPnet2's names of options and parameters.
 
 A saved model holds the adapted weight W + scale * B A under the layer's own name, as ESPnet2 saves it, and A and B
-beside it. So it is also a model without adapters. Only the checkpoint holds W itself.
+beside it. So the file can also be loaded as a model without adapters. Only the checkpoint holds W itself.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class Lora:
             adapted = LoraEmbedding(layer, rank=self.rank, scale=self.scale)
         else:
             raise UserError(
-                f"--adapter_conf target_modules: {name} is a {type(layer).__name__}; LoRA adapts linear layers and "
-                "embeddings. Write more of the names, such as self_attn.linear_q"
+                f"--adapter_conf target_modules: {name} is a {type(layer).__name__}; LoRA supports only linear layers "
+                "and embeddings. Give longer names, such as self_attn.linear_q"
             )
         setattr(parent, name.rpartition(".")[2], adapted)
 

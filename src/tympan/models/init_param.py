@@ -14,8 +14,8 @@ from tympan.models.weights import load_weights
 def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[str]:
     """Copy the weights of a file into the model, in place; returns their names in the model.
 
-    `model.pth:decoder:decoder:decoder.embed` takes what lies under `decoder` in the file to `decoder` in the model,
-    but not `decoder.embed`; each part after the file may be empty or left out.
+    `model.pth:decoder:decoder:decoder.embed` copies the weights below `decoder` in the file to `decoder` in the model,
+    except those below `decoder.embed`. Each part after the file may be empty or left out.
     """
     path, source, target, excluded = ([*entry.split(":"), "", "", ""])[:4]
     if entry.count(":") > 3:
@@ -26,7 +26,9 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
     if source:
         weights = {name[len(source) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{source}.")}
     if not weights:
-        raise UserError(f"--init_param {entry}: no weight of {path} is left" + (f" under '{source}'" if source else ""))
+        raise UserError(
+            f"--init_param {entry}: {path} has no weights to load" + (f" below '{source}'" if source else "")
+        )
     part = _submodule(model, target, entry)
     own = part.state_dict()
     unknown = [name for name in weights if name not in own]
@@ -36,10 +38,10 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
         lines += [f"{n}: {tuple(weights[n].shape)} in the file, {tuple(own[n].shape)} in the model" for n in misshapen]
         more = [f"and {len(lines) - 8} more"] if len(lines) > 8 else []
         shown = "\n  ".join(lines[:8] + more)
-        raise UserError(f"--init_param {entry}:\n  {shown}\nUse --ignore_init_mismatch true to leave these as they are")
+        raise UserError(f"--init_param {entry}:\n  {shown}\nUse --ignore_init_mismatch true to skip these weights")
     skipped = {*unknown, *misshapen}
     part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
-    logging.info("%d weights taken from %s, %d left out", len(weights) - len(skipped), entry, len(skipped))
+    logging.info("Loaded %d weights from %s, skipped %d", len(weights) - len(skipped), entry, len(skipped))
     return [f"{target}.{name}" if target else name for name in weights if name not in skipped]
 
 

@@ -178,7 +178,7 @@ class NextTokenModel(Part, Protocol):
         ...
 
     def step(self, tokens: Tensor, state: Any, /) -> tuple[Tensor, BeamState]:
-        """As of `StepDecoder`."""
+        """As in `StepDecoder`."""
         ...
 
 

@@ -13,7 +13,7 @@ from tympan.nn.dropout import Dropout
 class LinearProjection(nn.Module):
     """`preencoder: linear`: a projection of every frame.
 
-    ESPnet2 expects `input_size` in the configuration. The builder knows it, so that it may be left out there.
+    ESPnet2 expects `input_size` in the configuration. Here the builder passes it, so it may be left out.
     """
 
     def __init__(

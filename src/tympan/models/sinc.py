@@ -19,7 +19,7 @@ from tympan.nn.batch_norm import MaskedBatchNorm1d
 from tympan.nn.dropout import Dropout
 
 WINDOW = 400
-"""The convolutions leave one position of so many samples."""
+"""Number of samples per window, which the convolutions reduce to one position."""
 FILTERS = 128
 FILTER_SIZE = 101
 
@@ -27,8 +27,7 @@ FILTER_SIZE = 101
 class LightweightSincConvs(nn.Module):
     """Sinc filters and depthwise convolutions on every window of `frontend: sliding_window`.
 
-    Frames of zeros, which padding consists of, are left out of the statistics of batch normalisation; ESPnet2 counts
-    them.
+    Frames of zeros (padding) are excluded from the statistics of batch normalization; ESPnet2 includes them.
     """
 
     def __init__(
@@ -45,10 +44,10 @@ class LightweightSincConvs(nn.Module):
     ) -> None:
         super().__init__()
         if in_channels != 1:
-            raise UserError(f"preencoder_conf in_channels: one channel is supported, not {in_channels}")
+            raise UserError(f"preencoder_conf in_channels: only one channel is supported, found {in_channels}")
         if input_size != WINDOW:
             raise UserError(
-                f"preencoder sinc takes windows of {WINDOW} samples, not {input_size}: use --frontend sliding_window "
+                f"preencoder sinc needs windows of {WINDOW} samples, found {input_size}; use --frontend sliding_window "
                 f"with --frontend_conf win_length={WINDOW}"
             )
         if out_channels % FILTERS:
@@ -74,7 +73,7 @@ class LightweightSincConvs(nn.Module):
         )
 
     def reset_own_parameters(self) -> None:
-        """The filters start as a filterbank, whichever the model's initialisation is."""
+        """Initialize the filters as a filterbank, independent of the model's initialization."""
         self.filters.reset_own_parameters()
 
     def forward(self, features: Tensor) -> Tensor:
@@ -88,7 +87,7 @@ class LightweightSincConvs(nn.Module):
 
 
 class SincBlock(nn.ModuleDict):
-    """The filters, a logarithm, normalisation, and the mean of pairs."""
+    """The filters, a logarithm, normalization, and the mean of pairs."""
 
     def __init__(self, filters: SincConv) -> None:
         super().__init__(OrderedDict(Filters=filters, BatchNorm=MaskedBatchNorm1d(FILTERS)))
@@ -99,7 +98,7 @@ class SincBlock(nn.ModuleDict):
 
 
 class ConvBlock(nn.ModuleDict):
-    """A depthwise convolution, activation, normalisation, (pooling,) dropout."""
+    """A depthwise convolution, activation, normalization, (pooling,) dropout."""
 
     def __init__(
         self,

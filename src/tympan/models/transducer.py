@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
 
 MAX_SYMBOLS = 30
-"""Tokens per frame of the greedy search in validation."""
+"""Maximum number of tokens per frame in the greedy search of validation."""
 
 
 def build_transducer(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
@@ -222,7 +222,7 @@ class TransducerModel(nn.Module):
 
     @property
     def transducer_parts(self) -> TransducerParts:
-        """What a search uses."""
+        """The parts that a search uses."""
         return TransducerParts(
             self.decoder, self.joint_network, self.blank_id, {self.blank_id: 1, **dict(self.big_blanks)}
         )

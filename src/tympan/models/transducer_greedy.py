@@ -1,7 +1,7 @@
 """Greedy transducer search, all utterances at once.
 
-Label looping: the prediction network changes only when a token is emitted, so each utterance looks through a block of
-frames for its next token, and only then the prediction networks of all utterances make a step.
+Label looping: the prediction network changes only when a token is emitted. So each utterance searches a block of frames
+for its next token, and then the prediction network makes one step for all utterances.
 
 Shapes: U utterances, T frames, V vocabulary. Frames and predictions are projected into the joint space.
 """
@@ -19,18 +19,18 @@ from tympan.models.joint_network import JointNetwork
 from tympan.nn.full_precision import at_least_float32
 
 BLOCK = 8
-"""Frames in which an utterance looks for its next token at once."""
+"""Number of frames that are searched for the next token at a time."""
 
 
 @dataclass(frozen=True)
 class TransducerParts:
-    """What a search uses of a transducer."""
+    """The parts of a transducer that a search uses."""
 
     prediction: PredictionNetwork
     joint: JointNetwork
     blank_id: int
     durations: Mapping[int, int]
-    """Frames that each blank takes, by token id; 1 for the standard one."""
+    """Number of frames that each blank covers, by token id; 1 for the standard blank."""
 
     def start(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Projected predictions (U, size) after no token, and states (U, ...), for projected frames (U, T, size)."""
@@ -50,12 +50,12 @@ class TransducerParts:
 
 @dataclass(frozen=True)
 class GreedyState:
-    """Of each utterance: what its next decision depends on, and what was decided."""
+    """The state of each utterance before its next decision, and its tokens and score so far."""
 
     prediction: Tensor  # (U, size)
     memory: Tensor  # (U, ...) state of the prediction network
-    skip: Tensor  # (U,) frames of the next piece that the last blank takes
-    emitted: Tensor  # (U,) tokens emitted at the current frame
+    skip: Tensor  # (U,) number of frames of the next piece that the last blank covers
+    emitted: Tensor  # (U,) number of tokens emitted at the current frame
     score: Tensor  # (U,) log probability of the path
     tokens: Tensor  # (U, capacity)
     count: Tensor  # (U,)
@@ -95,7 +95,7 @@ def greedy_accept(
     while len(rows := (place < lengths).nonzero().squeeze(1)):
         now = place[rows]
         found = _next_tokens(parts, frames, lengths, state.prediction, rows, now, block, is_blank)
-        # A frame that emits stays the current one until a blank, or until it has emitted enough
+        # A frame that emits a token stays the current frame until a blank, or until it has emitted `max_symbols`.
         emitted = torch.where(found.place == now, state.emitted[rows], 0) + found.is_token
         is_full = emitted >= max_symbols
         passed = torch.where(found.is_token, found.place + is_full, now + _passed(found, durations, now, lengths[rows]))
@@ -112,7 +112,7 @@ def greedy_accept(
 
 @dataclass(frozen=True)
 class _Found:
-    """In the next block of each utterance: its first token, if there is one, or its last blank."""
+    """The result for the next block of each utterance: its first token if there is one, else its last blank."""
 
     is_token: Tensor
     token: Tensor
@@ -148,7 +148,7 @@ def _next_tokens(
 
 
 def _passed(found: _Found, durations: Tensor, now: Tensor, lengths: Tensor) -> Tensor:
-    """Frames that the blanks of a block without a token take: one each, but for the last, which may be a big blank."""
+    """Number of frames that the blanks of a block without a token cover: one each, except that the last may be big."""
     return found.place - now - 1 + durations[found.token]
 
 

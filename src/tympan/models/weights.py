@@ -57,7 +57,7 @@ def fill_weights(
 def _refuse_adapted_checkpoint(path: Path, content: dict[str, Any]) -> None:
     """The adapters of a Tympan checkpoint are not merged into its weights, unlike those of every other file."""
     if "position" in content and any(is_adapter(name) for name in content["model"]):
-        raise UserError(f"{path}: is the checkpoint of a training with adapters; use the model of an epoch instead")
+        raise UserError(f"{path}: is the checkpoint of a training run with adapters; use the model of an epoch instead")
 
 
 def _today(name: str) -> str:

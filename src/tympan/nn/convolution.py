@@ -68,14 +68,14 @@ class DepthwiseConv1d(nn.Conv1d):
     def _convolve(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         image = x.transpose(1, 2).unsqueeze(2)  # (batch, channels, 1, time)
         padding = (0, self.kernel_size[0] // 2)
-        # Flattened, so that the gradient comes back laid out as the weight is: DDP warns of any other stride.
+        # Flattened, so that the gradient has the strides of the weight; otherwise DDP warns.
         weight = weight.flatten(1)[:, None, None]
         out = F.conv2d(image, weight, bias, padding=padding, groups=self.groups)
         return out.squeeze(2).transpose(1, 2)
 
 
 def _is_unsafe(x: Tensor) -> bool:
-    """Whether it would run in bfloat16 on a CPU. On processors with AVX512-BF16, torch 2.13 never returns for some
+    """Whether it would run in bfloat16 on a CPU. On processors with AVX512-BF16, torch 2.13 hangs for some
     shapes, such as 144 channels, a kernel of 15 and 56, 58, 62 or 64 frames."""
     if x.device.type != "cpu":
         return False

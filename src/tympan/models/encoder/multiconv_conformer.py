@@ -168,7 +168,7 @@ class MultiConvolutionalSpatialGatingUnit(nn.Module):
     """One half of the channels, multiplied by the other half after convolutions over time.
 
     `sum` and `weighted_sum` add them; `concat` and `concat_fusion` give each a share of the channels. Padding is zeroed
-    before every convolution, so that the last frames see what they see when alone; ESPnet2 lets it in.
+    before every convolution, so that the last frames do not depend on it; in ESPnet2 they do.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class MultiConvolutionalSpatialGatingUnit(nn.Module):
         self.dropout = Dropout(dropout_rate)
 
     def reset_own_parameters(self) -> None:
-        """Gates start near 1, whichever the model's initialisation is."""
+        """Initialize the gates near 1, independent of the model's initialization."""
         for layer in (*self.convs, self.depthwise_conv_fusion, self.linear):
             if isinstance(layer, nn.Conv1d | nn.Linear):
                 nn.init.normal_(layer.weight, std=1e-6)
@@ -243,7 +243,7 @@ def _over_time(conv: nn.Module, x: Tensor) -> Tensor:
 def _check_kernels(channels: int, kernels: Sequence[int]) -> None:
     even = [kernel for kernel in kernels if kernel % 2 == 0]
     if even:
-        raise UserError(f"a convolution over time needs an odd kernel to keep the length, not {even[0]}")
+        raise UserError(f"a convolution over time needs an odd kernel size to keep the length, but it is {even[0]}")
     if channels % len(kernels):
         raise UserError(
             f"encoder_conf multicgmlp_kernel_sizes: {channels} channels (half of cgmlp_linear_units) can't be divided "
