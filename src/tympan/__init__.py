@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +15,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["DataDir", "__version__", "evaluate", "load", "train"]
+
+if "torch" not in sys.modules:
+    # Else `import torch` loads torch-npu and ends in a traceback where CANN is not set up, even on the CPU.
+    # Tympan loads it where devices are looked for (runtime/device.py). Child processes inherit the setting.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
 
 _OFFERED = dict.fromkeys(("evaluate", "load", "train"), "tympan.api") | {"DataDir": "tympan.data.kaldi_dir"}
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tympan.config import option, parse_args
+from tympan.errors import UserError
+from tympan.runtime import ascend
 from tympan.runtime.packages import EXTRAS, NEEDED, describe_import_error, import_fault, install_command
 
 PURPOSES = {
@@ -32,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [name for name in NEEDED if not _report(name)]
     for name, purpose in PURPOSES.items():
         print(f"  {name:<20} {_extra(name)}, extra {EXTRAS[name]}: {purpose}")
+    if options.device == "npu" or ascend.is_present():
+        for part in ascend.parts():
+            print(f"  {'Ascend: ' + part.name:<20} {part}")
     for name, check in (
         ("machine", _machine),
         ("features", _features),
@@ -41,6 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ):
         try:
             print(f"  {name:<20} {check()}")
+        except UserError as error:
+            print(f"  {name:<20} DOES NOT WORK: {error}")
+            failed.append(name)
         except Exception as error:
             reason = describe_import_error(error) or f"{type(error).__name__}: {error}"
             print(f"  {name:<20} DOES NOT WORK: {reason}")
@@ -64,6 +72,8 @@ def _report(name: str) -> bool:
 def _extra(name: str) -> str:
     if importlib.util.find_spec(name) is None:
         return f"not installed ({install_command(name)})"
+    if name == "torch_npu":
+        return "installed" if ascend.load() is None else "BROKEN (see Ascend below)"
     fault = import_fault(name)
     return "installed" if fault is None else f"BROKEN: {fault}"
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
+import functools
+import importlib.metadata
+import logging
+import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass
 
 import torch
 
 from tympan.errors import UserError
+from tympan.runtime import ascend
 
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "xpu": "xccl", "cpu": "gloo"}
 """The collective library of each kind of device."""
@@ -29,12 +33,18 @@ NPU_ENVIRONMENT = {
 """What the Ascend port of the AISHELL recipe sets; a value that the user has set stays."""
 
 
+_AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
+_WARNED = "TYMPAN_ASCEND_WARNED"
+
+
 @dataclass(frozen=True)
 class Found:
     """The accelerators of this host."""
 
     kind: str | None
     count: int
+    problem: str | None = None
+    """Why Ascend cards can't be used although torch-npu is installed, with the remedy."""
 
     def __str__(self) -> str:
         return f"{self.count} {self.kind}" if self.kind else "no accelerator"
@@ -42,10 +52,12 @@ class Found:
 
 def find_accelerators() -> Found:
     """What is here, after the *_VISIBLE_DEVICES settings. Importing torch_npu is what makes Ascend cards appear."""
-    if importlib.util.find_spec("torch_npu") is not None:
-        importlib.import_module("torch_npu")
+    problem = ascend.load() if ascend.is_installed() else None
+    _load_other_backends()
     if not torch.accelerator.is_available():
-        return Found(None, 0)
+        if problem is None and ascend.is_installed():
+            problem = ascend.no_card()
+        return Found(None, 0, problem)
     accelerator = torch.accelerator.current_accelerator()
     assert accelerator is not None
     return Found(accelerator.type, torch.accelerator.device_count())
@@ -58,11 +70,17 @@ def choose_kind(*, ngpu: int, device: str | None) -> str:
             raise UserError(
                 f"--device cpu and --ngpu {ngpu} exclude each other: --nproc {ngpu} gives {ngpu} CPU processes"
             )
+        _warn_of_ascend()
         return "cpu"
     found = find_accelerators()
     wanted = device or found.kind or "accelerator"
     needed = max(1, ngpu)
     asked = f"--device {device}" if device else f"--ngpu {ngpu}"
+    if found.problem is not None and wanted in ("npu", "accelerator"):
+        raise UserError(
+            f"{asked} asks for {needed} {wanted}, and {found} was found here: {found.problem}. "
+            "Use the CPU with --ngpu 0; 'tympan check_install' shows what is missing"
+        )
     if found.kind is None or (device is not None and device != found.kind):
         hint = INSTALL.get(wanted, "; ".join(f"{kind}: {text}" for kind, text in INSTALL.items() if kind != "mps"))
         raise UserError(
@@ -84,6 +102,8 @@ def named_device(name: str) -> torch.device:
     found = find_accelerators()
     if kind != found.kind:
         hint = f"; {INSTALL[kind]}" if kind in INSTALL else ""
+        if kind == "npu" and found.problem is not None:
+            hint = f": {found.problem}"
         here = "'cpu'" if found.kind is None else f"'cpu' or '{found.kind}'"
         raise UserError(f"device '{name}': {found} was found here, use {here}{hint}")
     if number and not (number.isdecimal() and int(number) < found.count):
@@ -146,6 +166,27 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done what it was given (for timing alone)."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+@functools.cache
+def _load_other_backends() -> None:
+    """Load what torch loads by itself at import unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0, as it is in Tympan."""
+    for entry in importlib.metadata.entry_points(group="torch.backends"):
+        if entry.name != "torch_npu" and os.environ.get(_AUTOLOAD) == "0":
+            try:
+                entry.load()()
+            except Exception as error:  # a package may raise anything while it is imported
+                logging.warning("the torch backend %s can't be loaded: %s", entry.name, error)
+
+
+def _warn_of_ascend() -> None:
+    """Once per command: the processes that it starts inherit the mark."""
+    if _WARNED in os.environ or not ascend.is_installed():
+        return
+    problem = ascend.find_problem()
+    if problem is not None:
+        os.environ[_WARNED] = "1"
+        logging.warning("Ascend cards can't be used, this run uses the CPU: %s", problem)
 
 
 def _visibility(kind: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from tympan.errors import UserError
 from tympan.runtime.child import end_with_parent
-from tympan.runtime.packages import describe_import_error
+from tympan.runtime.packages import FAILED_EXTENSION, describe_broken, describe_import_error
 
 Main = Callable[[Sequence[str] | None], int]
 
@@ -53,9 +53,13 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         from tympan.runtime.memory import is_out_of_memory, out_of_memory
 
-        if not is_out_of_memory(error):
+        if is_out_of_memory(error):
+            message = out_of_memory(error)
+        elif str(error).startswith(FAILED_EXTENSION):
+            message = describe_broken("torch", error)
+        else:
             raise
-        print(f"tympan: error: {out_of_memory(error)}", file=sys.stderr)
+        print(f"tympan: error: {message}", file=sys.stderr)
         return 2
 
 

@@ -36,6 +36,9 @@ EXTRAS = {
 }
 """Import name and name of the extra, as in `pip install 'tympan[hub]'`."""
 
+FAILED_EXTENSION = "Failed to load the backend extension"
+"""How torch's message begins if TORCH_DEVICE_BACKEND_AUTOLOAD is 1 and a package for a device is broken."""
+
 
 def install_command(package: str, *, again: bool = False) -> str:
     """The command that installs a package, by its import name; `again` replaces an installation that is broken."""
@@ -50,7 +53,7 @@ def import_fault(package: str) -> str | None:
     except ImportError as error:
         return describe_import_error(error, package)
     except Exception as error:  # a package may raise anything while it is imported
-        return _broken(package, error)
+        return describe_broken(package, error)
     return None
 
 
@@ -68,11 +71,14 @@ def describe_import_error(error: BaseException, package: str | None = None) -> s
     assert package is not None
     if missing:
         return f"the package '{package}' needs '{missing}', which is not installed: {install_command(missing)}"
-    return _broken(package, error)
+    return describe_broken(package, error)
 
 
-def _broken(package: str, error: BaseException) -> str:
+def describe_broken(package: str, error: BaseException) -> str:
+    """One message for a package that is installed and can't be imported."""
     reason = " ".join(str(error).split()) or "no reason given"
+    if reason.startswith(FAILED_EXTENSION):
+        return f"torch can't be imported: {reason} Unset the variable: Tympan then loads the extension where needed."
     return (
         f"the package '{package}' is installed, but can't be imported ({type(error).__name__}: {reason}). "
         f"Install it again: {install_command(package, again=True)}"
