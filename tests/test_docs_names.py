@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import errno
 import importlib
 import io
+import os
 import re
 from pathlib import Path
 
@@ -124,6 +127,26 @@ def test_a_broken_link_is_found() -> None:
         "decoding.md#nothing"
     ]
     assert broken_links(page, "[a](nothing.md) [b](#add-an-encoder)") == ["nothing.md#"]
+
+
+def messages() -> str:
+    """All texts in the source; the values of f-strings are replaced by a line break."""
+    found = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+            texts = [part.value if isinstance(part, ast.Constant) else "\n" for part in parts]
+            found.append("".join(text for text in texts if isinstance(text, str)))
+    return "\n".join(found)
+
+
+def test_troubleshooting_quotes_messages_that_exist() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?) \|", page, re.MULTILINE)
+    quoted = [text for row in rows for text in CODE.findall(row)]
+    assert len(quoted) > 10
+    known = messages()
+    assert [text for text in quoted if text not in known and text != os.strerror(errno.ENOSPC)] == []
 
 
 @pytest.fixture(scope="module")
