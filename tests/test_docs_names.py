@@ -126,7 +126,7 @@ def test_a_broken_link_is_found() -> None:
     assert broken_links(page, "[a](decoding.md#the-searches-search) [b](decoding.md#nothing)") == [
         "decoding.md#nothing"
     ]
-    assert broken_links(page, "[a](nothing.md) [b](#add-an-encoder)") == ["nothing.md#"]
+    assert broken_links(page, "[a](nothing.md) [b](#fine-tune-a-model)") == ["nothing.md#"]
 
 
 def messages() -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import re
 import sys
 import textwrap
 from pathlib import Path
@@ -19,11 +21,21 @@ from tympan.models.build import build_asr_model
 from tympan.models.parts import Encoder
 
 
-def test_the_documented_encoder_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def example() -> str:
+    """The code in the docstring of `Encoder`."""
     lines = inspect.getdoc(Encoder).splitlines()  # type: ignore[union-attr]
     start = next(index for index, line in enumerate(lines) if line.strip() == "import torch")
-    code = textwrap.dedent("\n".join(line for line in lines[start:] if not line or line.startswith("    ")))
-    (tmp_path / "documented.py").write_text(code, encoding="utf-8")
+    return textwrap.dedent("\n".join(line for line in lines[start:] if not line or line.startswith("    ")))
+
+
+def test_the_page_shows_the_same_encoder_as_the_docstring() -> None:
+    page = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
+    (shown,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    assert ast.unparse(ast.parse(shown)) == ast.unparse(ast.parse(example()))
+
+
+def test_the_documented_encoder_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "documented.py").write_text(example(), encoding="utf-8")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     options = {
         "token_list": ["<blank>", "<unk>", "a", "b", "<sos/eos>"],
