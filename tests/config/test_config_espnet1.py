@@ -401,4 +401,4 @@ def test_convert_config_writes_a_file_that_means_the_same(tmp_path: Path, capsys
 
 def test_convert_config_refuses_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["convert_config", write(tmp_path / "a.yaml", "encoder: conformer\n")]) == 2
-    assert "is not an ESPnet1 configuration" in capsys.readouterr().err
+    assert "not an ESPnet1 configuration" in capsys.readouterr().err

@@ -132,11 +132,11 @@ def test_digital_silence_is_not_decoded(
         assert (found[place][0].text, found[place][0].times, found[place][0].score) == ("", (), 0.0)
 
 
-def test_weights_that_are_no_numbers_are_told(tmp_path: Path, audio: list[np.ndarray]) -> None:
+def test_nan_weights_are_reported(tmp_path: Path, audio: list[np.ndarray]) -> None:
     loaded = random_model(tmp_path, "transformer", "rnn", torch.float32)
     loaded.model.decoder.output_layer.bias.data.fill_(float("nan"))
     recognizer = Recognizer(loaded, DecodeOptions(beam_size=3, maxlenratio=-3))
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(UserError, match="scores are nan or inf"):
         recognizer.decode([audio[0]])
 
 

@@ -68,7 +68,7 @@ def test_a_folder_goes_to_the_hub_and_comes_back_by_name(golden: Path, tmp_path:
     assert seen["heard"][0] == seen["heard"][1]
     assert seen["heard"][0][0] == 0
     code, _, told = seen["unknown"]
-    assert (code, "the model hub says" in told) == (2, True)
+    assert (code, "the model hub reports" in told) == (2, True)
 
 
 def test_a_network_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_network_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
     hub.snapshot_download = unreachable  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     with pytest.raises(
-        UserError, match="me/tiny: no such folder, and the model hub says: RuntimeError: nobody answers"
+        UserError, match="me/tiny: no such folder, and the model hub reports: RuntimeError: nobody answers"
     ):
         download("me/tiny")
 

@@ -76,14 +76,14 @@ def test_a_pack_that_fails_leaves_nothing_and_can_be_corrected(
     command = ["pack", str(packed), "--model", str(model), "--ngram_file"]
     assert cli([*command, str(tmp_path / "bad.arpa")]) == 2
     message = capsys.readouterr().err
-    assert "nothing was packed, the model can't be loaded" in message
+    assert "nothing was packed because the model can't be loaded" in message
     assert f"{packed}/ngram.arpa" in message
     assert sorted(tmp_path.iterdir()) == before
     assert cli([*command, str(tmp_path / "good.arpa")]) == 0
     assert f"Try: tympan transcribe '{packed}' AUDIO" in capsys.readouterr().out
     assert sorted(tmp_path.iterdir()) == sorted([*before, packed])
     assert cli([*command, str(tmp_path / "good.arpa")]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    assert "not empty; choose another folder" in capsys.readouterr().err
 
 
 def test_the_folder_that_one_stands_in_is_filled(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ def test_a_zip_file_is_a_model_and_is_unpacked_once(tmp_path: Path, cache: Path)
 @pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "exp/../../evil.txt", "..\\evil.txt", "C:/evil.txt"])
 def test_files_outside_of_the_folder_are_rejected(tmp_path: Path, cache: Path, name: str) -> None:
     path = packed(tmp_path / "asr.zip", extra={name: b"x"})
-    with pytest.raises(UserError, match="would be written outside of the model's folder"):
+    with pytest.raises(UserError, match="would be written outside the model's folder"):
         find_model(path)
     assert not cache.exists()
 
@@ -80,7 +80,7 @@ def test_a_zip_file_that_grows_too_much_is_rejected(tmp_path: Path, cache: Path)
 
 
 def test_another_zip_file_and_a_damaged_one_are_reported(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(UserError, match=r"is no packed model of ESPnet2: it has no meta.yaml"):
+    with pytest.raises(UserError, match=r"not a packed model of ESPnet2: it has no meta.yaml"):
         find_model(packed(tmp_path / "other.zip", has_meta=False))
     path = packed(tmp_path / "asr.zip")
     content = bytearray(path.read_bytes())

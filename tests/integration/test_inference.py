@@ -170,7 +170,7 @@ def test_a_recording_that_was_exchanged_is_decoded_again(
     scp = (tmp_path / "wav.scp").read_text()
     (tmp_path / "wav.scp").write_text(scp.replace("wav/an253-fash-b.wav", "wav/an251-fash-b.wav"))
     assert asr_inference.main(arguments) == 0
-    assert "1 utterances are decoded again" in capfd.readouterr().err
+    assert "decoding 1 utterances again" in capfd.readouterr().err
     assert read_table(out / "text") == {**before, "an253-fash-b": before["an251-fash-b"]}
     assert len((out / "logdir" / "results.jsonl").read_text().splitlines()) == 1 + len(BEST) + 1
 
@@ -399,24 +399,24 @@ def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
 @pytest.mark.parametrize(
     ("audio", "rate", "message"),
     [
-        ([0.1, 0.2], 16000, "a list holds recordings"),
-        (np.zeros(9), 0, "samples need their rate"),
+        ([0.1, 0.2], 16000, "a list must hold recordings"),
+        (np.zeros(9), 0, "the rate must be a positive integer"),
         (np.zeros(9), None, "samples need their rate"),
         (np.zeros(9), "16000", "found str '16000'"),
         (np.zeros(9), float("nan"), "found float nan"),
-        (np.zeros((2, 16000)), 16000, r"not one of shape \(2, 16000\)"),
-        (np.full(16000, np.nan), 16000, "not finite"),
-        (np.zeros(16000, dtype=complex), 16000, "real or whole numbers"),
+        (np.zeros((2, 16000)), 16000, r"found shape \(2, 16000\)"),
+        (np.full(16000, np.nan), 16000, "contain nan or inf"),
+        (np.zeros(16000, dtype=complex), 16000, "must be floats or integers"),
         (np.zeros(16000, dtype=np.int64), 16000, r"samples of int64.*astype\(numpy.int16\)"),
         (np.full(16000, 9000.0), 16000, r"found 9000: divide 16-bit PCM by 32768"),
         ((16000, np.zeros(16000)), None, r"found \(rate, samples\), as scipy"),
-        (("a.wav", "b.flac"), None, r"a list, not a tuple"),
-        ((np.zeros(9),), None, "one of 1 values"),
-        (b"RIFF", 16000, "a recording is a path.*found bytes b'RIFF'"),
+        (("a.wav", "b.flac"), None, r"as a list, not as a tuple"),
+        ((np.zeros(9),), None, "found 1 values"),
+        (b"RIFF", 16000, "a recording must be a path.*found bytes b'RIFF'"),
         (None, None, "found NoneType"),
         (np.zeros(40), 16000, "too short"),
-        ([np.zeros(16000), np.zeros(40)], 16000, r"recording \[1\] of the list: too short"),
-        ([(np.zeros(16000), 16000), None], None, r"recording \[1\] of the list: a recording is a path"),
+        ([np.zeros(16000), np.zeros(40)], 16000, r"recording \[1\] of the list: .* too short"),
+        ([(np.zeros(16000), 16000), None], None, r"recording \[1\] of the list: a recording must be a path"),
     ],
 )
 def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: Any, message: str) -> None:
@@ -538,7 +538,7 @@ def test_text_that_the_model_can_not_know_is_told(an4: Path, packed: Path, capsy
     assert run(asr_align.main, [*one, "march third"]) == 1
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert "the model knows nothing of this text ('m', 'a', 'r', 'c', 'h', 't', 'i', 'd')" in captured.err
+    assert "the model knows no token of this text ('m', 'a', 'r', 'c', 'h', 't', 'i', 'd')" in captured.err
     assert run(asr_align.main, [*one, "MARCH thIRD"]) == 1
     captured = capsys.readouterr()
     assert [line.split()[4] for line in captured.out.splitlines()] == ["MARCH", "thIRD"]

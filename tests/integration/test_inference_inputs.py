@@ -58,7 +58,7 @@ def test_what_no_microphone_gave_is_not_decoded(model: Path, tmp_path: Path, cap
     assert read(tmp_path / "out" / "text") == ["good GO"]
     failed = read(tmp_path / "out" / "failed")
     assert [line.split()[0] for line in failed] == ["nan", "inf", "loud"]
-    assert "not finite" in failed[0]
+    assert "contain nan or inf" in failed[0]
     assert "in [-1, 1]" in failed[2]
     for path in bad.values():
         assert run(transcribe.main, [str(model), str(path)])
@@ -77,11 +77,11 @@ def test_stored_arrays_are_audio_or_features(model: Path, tmp_path: Path) -> Non
         np.save(tmp_path / f"{name}.npy", array)
     assert decode(model, tmp_path, {name: tmp_path / f"{name}.npy" for name in arrays}, kind="npy") == 1
     assert read(tmp_path / "out" / "text") == ["whole GO", "stereo GO"]
-    assert any("the model hears audio" in line for line in read(tmp_path / "out" / "failed"))
+    assert any("the model takes audio" in line for line in read(tmp_path / "out" / "failed"))
 
 
 def test_a_text_is_no_speech(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="type text holds no speech"):
+    with pytest.raises(UserError, match="type text is not a type of speech"):
         decode(model, tmp_path, {"a": Path("HELLO")}, kind="text")
 
 
@@ -132,7 +132,7 @@ def test_settings_that_do_nothing_are_told(model: Path, tmp_path: Path, caplog: 
 
 
 def test_python_says_what_is_wrong(model: Path) -> None:
-    with pytest.raises(UserError, match="none of float16"):
+    with pytest.raises(UserError, match="must be one of float16"):
         Recognizer.from_pretrained(model, dtype="O1")
     aligned = Recognizer.from_pretrained(model).align(str(model / "an253-fash-b.wav"), "GO")
     assert aligned.times is not None
@@ -151,4 +151,4 @@ def test_alignment_reads_before_it_writes(model: Path, tmp_path: Path, capsys: p
     (tmp_path / "text").write_text("a GO\nb GO\n")
     assert asr_align.main([str(model), "--data_dir", str(tmp_path), "--output", str(output)]) == 1
     assert {line.split()[0] for line in read(output)} == {"a"}
-    assert "not finite" in capsys.readouterr().err
+    assert "contain nan or inf" in capsys.readouterr().err

@@ -118,7 +118,7 @@ def test_a_task_that_does_not_exist(tmp_path: Path) -> None:
     done = run("tympan train asrr", tmp_path)
     assert done.returncode == 2
     assert "there is no task 'asrr'. Did you mean 'asr'?" in done.stderr
-    assert "the first argument names the task" in run("tympan train --max_epoch 2", tmp_path).stderr
+    assert "the first argument must be the task" in run("tympan train --max_epoch 2", tmp_path).stderr
 
 
 @pytest.mark.parametrize(

@@ -131,4 +131,4 @@ def test_help_names_the_task(tmp_path: Path) -> None:
         "--src_lm_file", "lm.pth",
     )  # fmt: skip
     assert missing.returncode == 2
-    assert "belongs to the multi-decoder" in missing.stderr
+    assert "is an option of the multi-decoder" in missing.stderr

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     speakers = options.utt2spk or folder / "utt2spk"
     if options.utt2spk is not None and not speakers.exists():
-        raise UserError(f"{speakers}: there is no such file")
+        raise UserError(f"{speakers}: no such file")
     feats = read_feats(options.feats)
     places = normalize_feats(
         feats,

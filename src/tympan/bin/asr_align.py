@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
-    """The terminal, or a file that gets its name once it is complete. After a kill, FILE.partial remains."""
+    """The terminal, or a file that is named FILE.partial until it is complete. After a kill, FILE.partial remains."""
     if output is None:
         yield sys.stdout
         return
@@ -94,7 +94,7 @@ def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
 
 
 def _aligned(recognizer: Recognizer, speech: Speech, text: str) -> Hypothesis:
-    """UserError also when memory runs out for this recording: the next one may fit."""
+    """UserError also if memory runs out for this recording, so that the next one is still aligned."""
     from tympan.runtime.memory import is_out_of_memory, out_of_memory
 
     if isinstance(speech, UserError):
@@ -105,7 +105,9 @@ def _aligned(recognizer: Recognizer, speech: Speech, text: str) -> Hypothesis:
         if not is_out_of_memory(error):
             raise
         raise UserError(
-            out_of_memory(error, remedy="Lower --max_piece_s, cut the recording (segments), or free memory.")
+            out_of_memory(
+                error, remedy="Lower --max_piece_s, cut the recording (with a `segments` file), or free memory."
+            )
         ) from None
 
 
@@ -132,7 +134,7 @@ def _parts(recognizer: Recognizer, data: DataDir, options: Options) -> Iterator[
         else:
             yield name, _read(recognizer, replace(segment, recording=source), options), text
     for name in left:
-        yield name, UserError(f"it is in {options.data_dir / 'text'}, but has no recording"), ""
+        yield name, UserError(f"in {options.data_dir / 'text'}, but without a recording"), ""
     if without_text:
         print(f"tympan: {without_text} recordings have no text and were skipped", file=sys.stderr)
 

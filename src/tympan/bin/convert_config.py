@@ -16,14 +16,14 @@ from tympan.runtime.atomic import atomic_write
 
 @dataclass(frozen=True)
 class Options:
-    """What to translate."""
+    """The options of `tympan convert_config`."""
 
-    old: Path = argument(help="ESPnet1's YAML file")
-    new: Path | None = argument(None, help="where to write; the console if it is left out")
+    old: Path = argument(help="YAML file of ESPnet1 to convert")
+    new: Path | None = argument(None, help="output file (default: the terminal)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print or write the translation, and on stderr what each key became."""
+    """Print or write the converted file. Notes about converted keys go to stderr."""
     options = parse_args(Options, argv, prog="tympan convert_config", description=__doc__)
     document = read_yaml(options.old)
     if not isinstance(document.value, dict):
@@ -31,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     translation = translation_of(document)
     if translation is None:
         raise UserError(
-            f"{options.old}: is not an ESPnet1 configuration. If it is ESPnet2's, pass it to --config as it is"
+            f"{options.old}: not an ESPnet1 configuration. An ESPnet2 configuration can be passed to --config as it is"
         )
     for note in translation.notes:
         print(f"tympan: note: {note}", file=sys.stderr)

@@ -36,10 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         for key, reason in result.dropped.items():
             print(f"dropped '{key}': {reason}")
-        mended = ", ".join(f"{count} {kind}" for kind, count in sorted(result.mended.items()))
+        fixed = ", ".join(f"{count} {kind}" for kind, count in sorted(result.mended.items()))
         print(
             f"{options.data_dir}: kept {len(result.data.utterances)} utterances, dropped {len(result.dropped)}"
-            + (f"; fixed lines: {mended}" if mended else "")
+            + (f"; fixed lines: {fixed}" if fixed else "")
         )
         print(f"the original files and the list of dropped entries are in {result.backup}")
     left = [fault for fault in report.errors if fault.kind in ("sample-rate", "channels", "duration")]

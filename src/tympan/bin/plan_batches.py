@@ -19,17 +19,19 @@ DATA = "data"
 
 @dataclass(frozen=True, kw_only=True)
 class Options(BatchOptions):
-    shape_file: list[Path] = option([], help="lengths: speech_shape, then text_shape; may be repeated", group=DATA)
-    data_path_and_name_and_type: list[tuple[str, str, str]] = option(
-        [], help="PATH,NAME,TYPE to measure where there are no shape files; may be repeated", group=DATA
+    shape_file: list[Path] = option(
+        [], help="file of lengths: first speech_shape, then text_shape; may be repeated", group=DATA
     )
-    token_list: Path | None = option(None, help="tokens, to measure a text", group=DATA)
-    token_type: TokenType = option("char", help="type of tokens", group=DATA)
+    data_path_and_name_and_type: list[tuple[str, str, str]] = option(
+        [], help="data to measure if there are no shape files, as PATH,NAME,TYPE; may be repeated", group=DATA
+    )
+    token_list: Path | None = option(None, help="token list, to measure texts in tokens", group=DATA)
+    token_type: TokenType = option("char", help="token type", group=DATA)
     bpemodel: Path | None = option(None, help="sentencepiece model, for token_type bpe", group=DATA)
     g2p: str | None = option(
         None, help="for token_type phn: a grapheme-to-phoneme package, or a pronunciation lexicon file", group=DATA
     )
-    fs: int | None = option(None, help="steps of the first shape per second: the sample rate, or 100 for features")
+    fs: int | None = option(None, help="units of the first shape file per second: the sample rate, or 100 for features")
     nj: int = option(1, help="number of processes that measure lengths", least=1)
     show: int = option(0, help="number of batches to list", least=0)
 
@@ -52,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _shapes(options: Options) -> tuple[list[Shapes], int | None]:
-    """Lengths, and the rate of the recordings where they are known."""
+    """Lengths, and the sample rate of the recordings if it is known."""
     from tympan.config.text import TextConfig
     from tympan.data.dataset import UtteranceDataset
     from tympan.data.lengths import measure_shapes

@@ -14,7 +14,7 @@ from tympan.config.mistakes import Mistakes
 @dataclass(frozen=True)
 class Options:
     ref: Path = argument(help="reference: a Kaldi `text` file, or a sclite .trn file")
-    hyp: Path = argument(help="hypothesis, in either format")
+    hyp: Path = argument(help="hypothesis: a Kaldi `text` file, or a sclite .trn file")
     compare: Path | None = option(None, help="a second hypothesis, shown side by side")
     output: Path = option(Path("report.html"), help="HTML file to write")
     title: str | None = option(None, help="title of the page (default: path of the hypothesis)")

@@ -18,9 +18,9 @@ from tympan.runtime.child import child_environment, module_command
 @dataclass(frozen=True)
 class Options:
     exp_dir: Path = argument(help="directory of a finished training run")
-    output_dir: Path | None = option(None, help="where to train again; null is a temporary directory")
-    nproc: int | None = option(None, help="processes; null is as many as the run had")
-    allow_import: bool = option(False, help="allow the run to name a task class of yours, and run its code")
+    output_dir: Path | None = option(None, help="output directory of the new run; null: a temporary directory")
+    nproc: int | None = option(None, help="number of training processes; null: the same number as the original run")
+    allow_import: bool = option(False, help="allow the run to name a Python class outside Tympan, and run its code")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,15 +28,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.training.manifest import NAME, file_fingerprint, read_manifest, versions
 
     if not (options.exp_dir / NAME).is_file():
-        raise UserError(f"{options.exp_dir} has no {NAME}: it is no directory of a run trained with tympan")
+        raise UserError(f"{options.exp_dir} has no {NAME}: not the directory of a training run of Tympan")
     manifest = read_manifest(options.exp_dir)
     if "weights_sha256" not in manifest:
         raise UserError(f"{options.exp_dir}: the run has not finished; there is nothing to compare with")
     then = Path(manifest["directory"])
     if not then.is_dir():
-        raise UserError(f"{options.exp_dir} was trained in {then}, which is not there: its relative paths begin there")
+        raise UserError(
+            f"{options.exp_dir} was trained in {then}, which no longer exists: its relative paths can't be resolved"
+        )
     for line in _changes(manifest, versions(), {path: file_fingerprint(then / path) for path in manifest["data"]}):
-        print(f"differs from then: {line}")
+        print(f"differs from the original run: {line}")
     with tempfile.TemporaryDirectory(prefix="tympan-reproduce-") as temporary:
         output = options.output_dir or Path(temporary)
         _train_again(options, manifest, output)
@@ -55,11 +57,11 @@ def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> No
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(manifest["threads"])}
     done = subprocess.run(command, cwd=manifest["directory"], env=child_environment(threads))
     if done.returncode != 0:
-        raise UserError(f"training again ended with exit code {done.returncode}: {output}/train.log says more")
+        raise UserError(f"the new training run ended with exit code {done.returncode}: see {output}/train.log")
 
 
 def _task_of(manifest: dict[str, Any], *, allow_import: bool) -> str:
-    """The task's name, or its class where it is one of the user's own."""
+    """The task's name, or its class if it is a user's own task."""
     from tympan.tasks import TASKS
 
     names = {TASKS.target(name): name for name in TASKS.names()}
@@ -81,7 +83,7 @@ def _task_of(manifest: dict[str, Any], *, allow_import: bool) -> str:
 
 
 def _check_imports(task: str, options: Options) -> None:
-    """The configuration must not name a class of the user's own either, unless that is allowed."""
+    """UserError if the configuration names a class outside Tympan and this is not allowed."""
     from tympan.config.read import check_imports
     from tympan.tasks import find_task
 

@@ -20,7 +20,7 @@ OUTPUTS = ("ref.trn", "hyp.trn", "result.txt", "confusions.txt", "RESULTS.md", "
 @dataclass(frozen=True)
 class Options:
     ref: Path = argument(help="reference: a Kaldi `text` file, or a sclite .trn file")
-    hyp: Path = argument(help="hypothesis, in either format")
+    hyp: Path = argument(help="hypothesis: a Kaldi `text` file, or a sclite .trn file")
     unit: Literal["char", "word", "token", "mixed"] | None = option(
         None, help="unit to score; mixed: Chinese per character, the rest per word (default: token for .trn, else word)"
     )
@@ -85,7 +85,7 @@ def _sentence(result: ScoreResult, unit: str) -> str:
     total, interval = result.total, bootstrap_interval(result)
     spread = ""
     if interval is not None:
-        spread = f" ({interval.low:.2f} to {interval.high:.2f} with {100 * interval.level:.0f} % confidence)"
+        spread = f" ({100 * interval.level:.0f}% CI: {interval.low:.2f} to {interval.high:.2f})"
     return (
         f"{unit} error rate {total.error_rate:.2f} %{spread}: "
         f"{total.errors} errors in {total.words}; {total.wrong_sentences} of {total.sentences} sentences wrong"

@@ -23,7 +23,7 @@ from tympan.decode.options import (
     WorkOptions,
 )
 
-_SOURCE = "it belongs to the multi-decoder, which is not supported"
+_SOURCE = "it is an option of the multi-decoder, which is not supported"
 _WORD_LM = "use a language model over the same tokens"
 _LEAVE = "leave it out"
 
@@ -70,7 +70,7 @@ class Options(WorkOptions, ImportOptions, SpeechDataOptions):
     asr_ctc_weight: float = not_yet(0.3, instead=_SOURCE)
     ctc_greedy: bool = not_yet(False, instead="use --search ctc_greedy")
     enh_s2t_task: bool = not_yet(False, instead=_LEAVE)
-    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
+    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it is an option of transducers")
     hugging_face_decoder: bool = not_yet(False, instead=_LEAVE)
     hugging_face_decoder_max_length: int = not_yet(256, instead=_LEAVE)
 

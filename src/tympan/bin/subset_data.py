@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def listed(path: Path) -> set[str]:
         if not path.is_file():
-            raise UserError(f"{path}: there is no such file")
+            raise UserError(f"{path}: no such file")
         return {split_line(line)[0] for line in path.read_text(encoding="utf-8").splitlines()} - {""}
 
     data = DataDir.read(options.data_dir)

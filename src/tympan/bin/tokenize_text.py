@@ -17,29 +17,43 @@ VOCABULARY = "token list"
 
 @dataclass(frozen=True)
 class Options:
-    input: str = option(help="text file; - is the standard input", short="-i")
-    output: str = option("-", help="where to write; - is the standard output", short="-o")
+    input: str = option(help="input text file; -: standard input", short="-i")
+    output: str = option("-", help="output file; -: standard output", short="-o")
     field: str | None = option(
-        None, help="columns of the text counted from 1, such as 2- to leave out the ids", short="-f"
+        None, help="columns of the text to use, counted from 1; such as 2- to skip the utterance ids", short="-f"
     )
-    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="type of tokens", short="-t")
-    delimiter: str | None = option(None, help="between columns and words; white space if not given", short="-d")
+    token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="token type", short="-t")
+    delimiter: str | None = option(None, help="separator of columns and words; null: whitespace", short="-d")
     space_symbol: str = option("<space>", help="token that represents a space")
-    bpemodel: Path | None = option(None, help="sentencepiece model, for bpe")
-    non_linguistic_symbols: Path | None = option(None, help="file of symbols that stay whole")
-    remove_non_linguistic_symbols: bool = option(False, help="drop those symbols")
+    bpemodel: Path | None = option(None, help="sentencepiece model, for token_type bpe")
+    non_linguistic_symbols: Path | None = option(None, help="file of symbols that are never split")
+    remove_non_linguistic_symbols: bool = option(
+        False, help="remove the symbols of non_linguistic_symbols from the text"
+    )
     cleaner: list[str] | None = option(
         None, help="text cleaners to apply before tokenizing: lowercase, remove_spaces, tacotron, ..."
     )
-    g2p: str | None = option(None, help="for phn: a grapheme-to-phoneme package, or a pronunciation lexicon file")
-    write_vocabulary: bool = option(False, help="write the token list, not the tokens of each line", group=VOCABULARY)
-    vocabulary_size: int = option(0, help="most tokens in the list, added symbols too; 0: all", group=VOCABULARY)
-    cutoff: int = option(0, help="leave out tokens that occur this often or less", group=VOCABULARY)
-    add_symbol: list[str] = option([], help="SYMBOL:POSITION such as <blank>:0, <sos/eos>:-1", group=VOCABULARY)
-    add_nonsplit_symbol: list[str] = option(
-        [], help="SYMBOL:POSITION that also stays whole in the text, for token_type char", group=VOCABULARY
+    g2p: str | None = option(
+        None, help="for token_type phn: a grapheme-to-phoneme package, or a pronunciation lexicon file"
     )
-    token_list: Path | None = option(None, help="report how many tokens of the text this list lacks")
+    write_vocabulary: bool = option(
+        False, help="write the token list instead of the tokens of each line", group=VOCABULARY
+    )
+    vocabulary_size: int = option(
+        0, help="maximum number of tokens in the list, including added symbols; 0: no limit", group=VOCABULARY
+    )
+    cutoff: int = option(0, help="drop tokens that occur this many times or fewer", group=VOCABULARY)
+    add_symbol: list[str] = option(
+        [],
+        help="SYMBOL:POSITION to add to the list, such as <blank>:0 or <sos/eos>:-1; may be repeated",
+        group=VOCABULARY,
+    )
+    add_nonsplit_symbol: list[str] = option(
+        [],
+        help="SYMBOL:POSITION to add to the list and never split in the text, for token_type char; may be repeated",
+        group=VOCABULARY,
+    )
+    token_list: Path | None = option(None, help="token list; report the number of tokens in the text that it lacks")
     log_level: Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"] = option("INFO", help="logging level")
 
 

@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments[:1] == ["--help"]:
             print(_usage())
             raise SystemExit(0)
-        raise UserError(f"the first argument names the task.\n{_usage()}")
+        raise UserError(f"the first argument must be the task.\n{_usage()}")
     task = find_task(arguments[0])
     return train_command(task, arguments[1:], prog=f"tympan train {arguments[0]}")
 

@@ -201,7 +201,7 @@ def _transcribed(recognizer: Recognizer, recordings: Sequence[Recording]) -> Ite
 
 
 def _read_stdin(recognizer: Recognizer) -> np.ndarray:
-    """Formats need their end before their beginning can be read, so that standard input becomes a file first."""
+    """Write standard input to a file first, because some audio formats must be read from their end."""
     with tempfile.NamedTemporaryFile(prefix="tympan-stdin-") as file:
         shutil.copyfileobj(sys.stdin.buffer, file)
         file.flush()

@@ -1,6 +1,6 @@
-"""CTC forced alignment: which frames each token of a given text takes, and how sure the model is of it.
+"""CTC forced alignment: the frames of each token of a given text, and the model's confidence in it.
 
-A recording of any length is encoded segment by segment and aligned as one.
+A long recording is encoded segment by segment and aligned as a whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tympan.text.phonemes import PhonemeTokenizer
 NEVER = float("-inf")
 
 BLOCK_CELLS = 4_000_000
-"""Frames times states whose scores are laid out at once: of a long recording they would fill gigabytes."""
+"""Scores (frames times states) to compute at once. All scores of a long recording would take gigabytes."""
 
 MAX_NAMED = 10
 
@@ -63,11 +63,11 @@ def align_tokens(
 def _viterbi(
     emissions: Iterator[np.ndarray], skips: np.ndarray, *, frames: np.ndarray, moves: np.ndarray
 ) -> np.ndarray:
-    """The score of ending in each state (U, states); `moves` are filled in: states that the best path came forward.
+    """The score of ending in each state (U, states). Fills `moves`: by how many states the best path advanced.
 
-    In numpy: a frame is a handful of tiny operations, and torch takes five times as long to start each.
+    In NumPy, because a frame needs a few tiny operations and torch has five times the overhead per operation.
     """
-    padded = np.full((len(skips), 2 + skips.shape[1]), NEVER)  # two columns that nobody comes from
+    padded = np.full((len(skips), 2 + skips.shape[1]), NEVER)  # two columns without a predecessor
     padded[:, 2:4] = 0.0
     score = padded[:, 2:]
     for frame, emission in enumerate(emissions):
@@ -102,7 +102,7 @@ def _states(texts: Sequence[Sequence[int]], *, blank_id: int, device: torch.devi
 
 
 def _skip_scores(states: Tensor, *, blank_id: int) -> np.ndarray:
-    """(U, states): 0 where the blank before a token may be left out, which needs another token before it."""
+    """(U, states): 0 where the blank before a token may be skipped: the token before it must be a different one."""
     before = torch.nn.functional.pad(states[:, :-2], (2, 0), value=blank_id)
     may_skip = (states != blank_id) & (states != before)
     return np.where(may_skip.cpu().numpy(), 0.0, NEVER)
@@ -134,7 +134,7 @@ def _token(log_probs: Tensor, start: int, end: int) -> AlignedToken:
 
 @dataclass(frozen=True)
 class TimedAlignment:
-    """An alignment with the seconds of its tokens, and in how many frames; None where the text does not fit in."""
+    """An alignment with token times in seconds, and the number of frames; None if the text does not fit."""
 
     aligned: Aligned | None
     times: tuple[tuple[float, float], ...]
@@ -144,9 +144,9 @@ class TimedAlignment:
 def align_segments(
     segments: Iterable[tuple[float, Encoded]], text: Sequence[int], *, blank_id: int, frame_shift_s: float
 ) -> TimedAlignment:
-    """`segments`: (start in seconds, encoding) in order; each is dropped before the next one is made.
+    """`segments`: (start in seconds, encoding) in order. Each one is released before the next one is computed.
 
-    A segment makes a frame or so less than its length has room for, so times count from its own beginning.
+    A segment gives about one frame less than its duration suggests, so times are counted from its own start.
     """
     tokens = sorted({blank_id, *text})  # of thousands in the vocabulary
     parts, starts = [], []
@@ -181,13 +181,13 @@ class GivenText:
     tokens: tuple[str, ...]
     ids: tuple[int, ...]
     words: tuple[tuple[str, int], ...] | None
-    """Words with how many of the tokens each takes, where tokens are phones of a lexicon."""
+    """Words with the number of tokens of each, where tokens are phones of a lexicon."""
     unknown: tuple[str, ...]
     """Tokens (words, where tokens are phones) that are unknown to the model, each once."""
 
 
 def read_given_text(text: str, codec: TextCodec) -> GivenText:
-    """UserError for a text without tokens, or only unknown ones: any alignment of it would be chance."""
+    """UserError for a text without tokens, or with only unknown ones: its alignment would be meaningless."""
     vocabulary, tokenizer = codec.vocabulary, codec.tokenizer
     text = codec.cleaner(text)
     tokens = tokenizer.text2tokens(text)
@@ -197,11 +197,11 @@ def read_given_text(text: str, codec: TextCodec) -> GivenText:
     words = tokenizer.text2words(text) if isinstance(tokenizer, PhonemeTokenizer) else None
     names = tokens if words is None else [word for word, count in words for _ in range(count)]
     unknown = tuple(dict.fromkeys(name for name, number in zip(names, ids, strict=True) if number == vocabulary.unk_id))
-    # A token that represents a space says nothing: knowing it does not mean that the text is known.
+    # The space token does not count: every text with spaces contains it.
     silent = (tokenizer.space_symbol, WORD_START)
     if all(number == vocabulary.unk_id for token, number in zip(tokens, ids, strict=True) if token not in silent):
         raise UserError(
-            f"the model knows nothing of this text ({name_some(unknown)}): write it as the texts of the training data, "
+            f"the model knows no token of this text ({name_some(unknown)}): write it like the training texts, "
             "with the same case and script"
         )
     return GivenText(text, tuple(tokens), tuple(ids), None if words is None else tuple(words), unknown)

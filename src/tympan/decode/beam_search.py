@@ -1,7 +1,7 @@
 """Label-synchronous beam search over many utterances at once: score, prune, extend, end, rank.
 
-The result for an utterance does not depend on its company: hypotheses are compared within an utterance only, and an
-utterance that has finished leaves the batch.
+The result for an utterance does not depend on the other utterances of the batch: hypotheses are only compared within
+an utterance. An utterance that has finished leaves the batch.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Weighted(Generic[S]):
 Full = Mapping[str, Weighted[FullScorer]]
 Partial = Mapping[str, Weighted[PartialScorer]]
 States = dict[str, BeamState]
-"""Of each scorer, by its name."""
+"""Score of each scorer, by its name."""
 
 
 @dataclass(frozen=True)
 class LengthLimits:
-    """How long a hypothesis may and must be, in ESPnet2's terms.
+    """Maximum and minimum length of a hypothesis, as in ESPnet2.
 
-    `maxlenratio` 0: as many steps as frames, and end detection; positive: that share of the frames; negative:
-    that many steps. `minlenratio`: likewise, and a hypothesis that ends earlier is dropped.
+    `maxlenratio` 0: as many steps as frames, with end detection; positive: this fraction of the frames; negative:
+    this number of steps. `minlenratio` is read in the same way; a hypothesis that ends earlier is dropped.
     """
 
     maxlenratio: float = 0.0
@@ -64,23 +64,23 @@ class LengthLimits:
         return -int(self.minlenratio) if self.minlenratio < 0 else int(self.minlenratio * frames)
 
     def relaxed(self) -> LengthLimits:
-        """For utterances where nothing long enough ended: a tenth less, or no minimum."""
+        """A minimum shorter by a tenth (at last none), for utterances without a hypothesis that is long enough."""
         return LengthLimits(maxlenratio=self.maxlenratio, minlenratio=max(0.0, self.minlenratio - 0.1))
 
 
 @dataclass(frozen=True)
 class Beams(BeamState):
-    """The running hypotheses. One whose score is -inf is an empty place."""
+    """The running hypotheses. A score of -inf marks an unused slot."""
 
     tokens: Tensor  # (U, B, length), sos first
     score: Tensor  # (U, B)
     scores: Tensor  # (U, B, scorers), before weighting
-    row: Tensor = field(metadata=PER_UTTERANCE)  # (U,), the utterance's place in the batch it came in
+    row: Tensor = field(metadata=PER_UTTERANCE)  # (U,), index of the utterance in the original batch
 
 
 @dataclass(frozen=True)
 class Extended:
-    """The survivors of a step, before those that ended leave."""
+    """The survivors of a step, before finished hypotheses are removed."""
 
     parents: Tensor  # (U, B)
     tokens: Tensor  # (U, B)
@@ -89,10 +89,10 @@ class Extended:
 
 
 class BeamSearch:
-    """Joint search with any number of scorers. Weights of zero are to be left out by the caller.
+    """Joint search with any number of scorers. The caller leaves out scorers with weight 0.
 
-    `offers_end`: a hypothesis may end although the end is not among its best continuations, where these are chosen
-    before all have scored.
+    `offers_end`: always score eos, even if it is not among the candidates that were selected before partial scorers
+    such as CTC were asked.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class BeamSearch:
 
     @torch.inference_mode()
     def __call__(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
-        """All hypotheses that ended, best first, for each utterance. Where none did, the shortest length is relaxed
-        first, then the end is offered.
+        """All finished hypotheses of each utterance, best first. If an utterance has none, it is searched again with a
+        shorter minimum length, then with eos always scored.
         """
         return self._search_until_found(encoded, limits, offers_end=self.offers_end)
 
@@ -257,7 +257,7 @@ class BeamSearch:
     def _going(
         self, beams: Beams, *, step: int, frames: Sequence[int], limits: LengthLimits, ended: Sequence[Sequence[Ended]]
     ) -> list[int]:
-        """Places of the utterances that go on."""
+        """Indices of the utterances that continue."""
         is_alive = (beams.score > DEAD).any(1).tolist()
         going = []
         for place, row in enumerate(beams.row.tolist()):
@@ -269,9 +269,10 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class Candidates:
-    """The tokens that may follow each hypothesis and are worth scoring by every scorer.
+    """The candidate next tokens of each hypothesis, to be scored by every scorer.
 
-    `is_extra` marks slots that repeat another and must not be chosen; `is_vocabulary`: they are all tokens, in order.
+    `is_extra` marks slots that duplicate another one and must not be chosen. `is_vocabulary`: the candidates are the
+    whole vocabulary, in order.
     """
 
     tokens: Tensor  # (U, B, C)
@@ -285,7 +286,7 @@ def best_tokens(scores: Tensor, count: int) -> Candidates:
 
 
 def best_tokens_and_eos(scores: Tensor, count: int, *, eos: int) -> Candidates:
-    """The `count` best, and eos even if it is not among them: CTC may know an end that the others do not see."""
+    """The `count` best, and eos even if it is not among them, because CTC may give it a high score."""
     tokens = scores.topk(count, dim=2).indices
     has_eos = (tokens == eos).any(2, keepdim=True)
     tokens = torch.nn.functional.pad(tokens, (0, 1), value=eos)
@@ -299,7 +300,7 @@ def all_tokens(scores: Tensor) -> Candidates:
 
 
 def is_end_detected(ended: Sequence[Ended], step: int) -> bool:
-    """No hypothesis of the last three lengths came near the best one (Watanabe et al. 2017, equation 50)."""
+    """Whether no hypothesis of the last three lengths is close to the best one (Watanabe et al. 2017, equation 50)."""
     if not ended:
         return False
     best = max(hypothesis.score for hypothesis in ended)
@@ -311,7 +312,7 @@ def is_end_detected(ended: Sequence[Ended], step: int) -> bool:
 
 
 def rank(ended: Sequence[Ended], *, is_length_normalized: bool) -> list[Ended]:
-    """Best first; by the score of a token (eos counts as one) if lengths are to be normalised."""
+    """Best first, optionally by score per token (eos counts as one)."""
     if is_length_normalized:
         return sorted(ended, key=lambda hypothesis: -hypothesis.score / (hypothesis.length - 1))
     return sorted(ended, key=lambda hypothesis: -hypothesis.score)

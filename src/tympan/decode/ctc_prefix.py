@@ -2,9 +2,9 @@
 
 The recursion over frames is written in closed form. With X the running sum of a token's log posteriors,
     r_t = logaddexp(r_{t-1}, enter_t) + x_t      is      r_t - X_t = logcumsumexp_t(enter_t - X_{t-1}),
-so a step is a handful of tensor operations whatever the number of frames. The differences cancel large sums: they are
-taken in float64, where the error stays below 1e-10. It runs for the hypotheses that survived alone: scoring
-a candidate needs no recursion, only one sum over frames.
+so a step takes a few tensor operations, for any number of frames. The differences cancel large sums, so they are
+computed in float64, where the error stays below 1e-10. The recursion runs only for the hypotheses that survived:
+scoring a candidate needs one sum over frames and no recursion.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tympan.decode.search import Encoded
 from tympan.nn.beam_state import PER_UTTERANCE, STATIC, BeamState
 
 NEVER = float("-inf")
-LOWEST_LOG_PROB = -1e4  # keeps running sums exact enough to be subtracted again
+LOWEST_LOG_PROB = -1e4  # running sums must be exact enough to be subtracted
 
 
 @dataclass(frozen=True)
 class CtcPrefixState(BeamState):
-    """Where each hypothesis stands before frame t: log probability that it has been emitted whole by then."""
+    """Forward variables of each hypothesis: log probability that it is complete before frame t."""
 
-    before_any: Tensor  # (U, B, T), its last frame being anything
-    before_blank: Tensor  # (U, B, T), its last frame being blank
+    before_any: Tensor  # (U, B, T), with any last frame
+    before_blank: Tensor  # (U, B, T), with blank as the last frame
     ends: Tensor  # (U, B), log probability that the utterance is this hypothesis and nothing more
     prefix: Tensor  # (U, B), log probability that the utterance begins with it
     last: Tensor  # (U, B), its last token, -1 if it is empty
@@ -35,7 +35,7 @@ class CtcPrefixState(BeamState):
     utterance: Tensor = field(metadata=PER_UTTERANCE)  # (U,), its row in log_probs
     lengths: Tensor = field(metadata=PER_UTTERANCE)  # (U,)
     by_token: Tensor = field(metadata=STATIC)
-    """(utterances at the start, V, T) log posteriors: too large to be copied as utterances leave."""
+    """(utterances at the start, V, T) log posteriors: too large to be copied whenever an utterance finishes."""
     is_started: bool = field(metadata=STATIC)
 
 
@@ -85,17 +85,17 @@ class CtcPrefixScorer:
     def _score(self, candidates: Tensor, state: CtcPrefixState) -> Tensor:
         frames = _frames_of(candidates, state)  # (U, B, C, T)
         peak = _peak(state.before_any)
-        # Relative to the best frame, float32 posteriors need no more than float32 here.
+        # Relative to the best frame, float32 is precise enough for float32 posteriors.
         before = (state.before_any - peak).to(frames.dtype)
         scores = _log_sum_(frames.add_(before.unsqueeze(2))) + peak
         return torch.where(candidates == state.last.unsqueeze(2), self._again(state), scores)
 
     def _score_all(self, state: CtcPrefixState) -> Tensor:
-        """The sum over frames as one matrix product; float64 holds what lies up to 700 nats below the best frame."""
+        """The sum over frames as one matrix product. In float64, terms up to 700 nats below the best frame count."""
         padding = _is_padding(state.lengths, state.by_token.size(2))
         peak = _peak(state.before_any)
         weights = (state.before_any - peak).exp()
-        # One utterance after another: the posteriors in float64 are the largest thing in the search.
+        # One utterance after another, because the posteriors in float64 are the largest tensor of the search.
         sums = [
             weights[place] @ _readable_(state.by_token[row].to(torch.float64, copy=True), padding[place]).exp_().t()
             for place, row in enumerate(state.utterance.tolist())
@@ -105,7 +105,7 @@ class CtcPrefixScorer:
         return torch.where(tokens == state.last.unsqueeze(2), self._again(state), scores)
 
     def _again(self, state: CtcPrefixState) -> Tensor:
-        """(U, B, 1) score of each hypothesis' last token once more: a blank has to come between."""
+        """(U, B, 1) score of repeating each hypothesis' last token, which needs a blank in between."""
         frames = _frames_of(state.last.clamp(min=0), state)
         return _log_sum_(state.before_blank + frames).unsqueeze(2)
 
@@ -147,8 +147,8 @@ def _readable_(log_probs: Tensor, padding: Tensor) -> Tensor:
 
 
 def _log_sum_(values: Tensor) -> Tensor:
-    """logsumexp of the last axis that keeps clear of denormal numbers: on CPU, exp is up to 100 times slower there.
-    The values are used up.
+    """logsumexp over the last axis that avoids denormal numbers, for which exp is up to 100 times slower on CPU.
+    Overwrites `values`.
     """
     peak = values.amax(-1, keepdim=True)
     relative = values.sub_(peak.masked_fill(peak == NEVER, 0.0))
@@ -163,7 +163,7 @@ def _peak(values: Tensor) -> Tensor:
 
 
 def _shift(values: Tensor, *, first: float) -> Tensor:
-    """Value t moves to t + 1 along the last axis."""
+    """Shift values by one along the last axis: value t moves to t + 1."""
     return torch.nn.functional.pad(values[..., :-1], (1, 0), value=first)
 
 

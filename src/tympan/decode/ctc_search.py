@@ -1,7 +1,7 @@
-"""Searches with only CTC, frame by frame and for all utterances at once: the best path, and the best texts.
+"""Searches with only CTC, frame by frame and for all utterances at once: greedy search and prefix beam search.
 
-The second is CTC prefix beam search (Hannun et al. 2014). Each hypothesis is a text; all alignments of it that stay in
-the beam are summed. Two ways to the same text are found by comparing 64-bit hashes of the token sequences.
+CTC prefix beam search follows Hannun et al. 2014. Each hypothesis is a text whose alignments in the beam are summed.
+Equal texts are found by comparing 64-bit hashes of the token sequences.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def build_prefix(loaded: LoadedModel, options: DecodeOptions) -> CtcPrefixSearch
 
 @dataclass(frozen=True)
 class GreedyState:
-    """Of each utterance: its tokens so far, the best token of its last frame, and the score of the best path."""
+    """For each utterance: its tokens so far, the best token of its last frame, and the score of the best path."""
 
     token_ids: tuple[tuple[int, ...], ...]
     last: tuple[int, ...]
@@ -141,7 +141,7 @@ def _empty(log_probs: Tensor, beam_size: int) -> _Texts:
 
 
 def _advance(texts: _Texts, log_probs: Tensor, *, blank_id: int, is_over: Tensor) -> _Texts:
-    """One frame further. log_probs: (U, V)."""
+    """Advance by one frame. log_probs: (U, V)."""
     beams = texts.lengths.size(1)
     last, total = texts.last, texts.total
     blank = log_probs[:, blank_id : blank_id + 1]
@@ -150,10 +150,10 @@ def _advance(texts: _Texts, log_probs: Tensor, *, blank_id: int, is_over: Tensor
     best = others.topk(min(beams, others.size(1) - 1), dim=1)  # (U, C)
     tokens = best.indices.unsqueeze(1)
 
-    # The text stays as it is: a blank, or its last token goes on.
+    # The text stays the same: the frame is a blank or repeats the last token.
     stay_blank = total + blank
     stay_token = texts.in_token + log_probs.gather(1, last.clamp(min=0))
-    # A token is added; the same one again needs a blank between.
+    # A token is added. To repeat the last token, the frame before must be a blank.
     before = torch.where(tokens == last.unsqueeze(2), texts.in_blank.unsqueeze(2), total.unsqueeze(2))
     added = before + best.values.unsqueeze(1)  # (U, B, C)
     hashes = texts.hashes.unsqueeze(2) * HASH_FACTOR + tokens + 1
@@ -173,7 +173,7 @@ def _advance(texts: _Texts, log_probs: Tensor, *, blank_id: int, is_over: Tensor
     in_blank = torch.where(is_new, NEVER, stay_blank.gather(1, kept))
     in_token = torch.where(is_new, new_token, stay_token.gather(1, kept))
     new_hashes = torch.where(is_new, hashes.flatten(1).gather(1, addition), texts.hashes.gather(1, kept))
-    # Fewer texts than places: what fills the others is a copy of one, which must not come to life beside it.
+    # With fewer texts than slots, the unused slots hold copies of a text. They must never become active.
     is_empty = everything.gather(1, chosen) == NEVER
     new_hashes = torch.where(is_empty, _no_text(new_hashes), new_hashes)
     return _Texts(
@@ -186,7 +186,7 @@ def _advance(texts: _Texts, log_probs: Tensor, *, blank_id: int, is_over: Tensor
 
 
 def _no_text(hashes: Tensor) -> Tensor:
-    """Hashes of places without a text: each its own, lest they be taken for one."""
+    """Hashes of unused slots. All are different, so that none of them count as equal texts."""
     return (-1 - torch.arange(hashes.size(1), device=hashes.device)).expand_as(hashes)
 
 

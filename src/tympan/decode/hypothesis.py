@@ -1,4 +1,4 @@
-"""What a recognizer returns."""
+"""The results of a recognizer: hypotheses and encodings."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Hypothesis:
         return words_of(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """A flat row for `pandas.DataFrame([hypothesis.to_dict(), ...])`: numbers and texts, and lists of these.
+        """A flat row for `pandas.DataFrame([hypothesis.to_dict(), ...])`: numbers, strings and lists of these.
 
         The score of each part of the model is a column `score_NAME`.
         """
@@ -106,7 +106,7 @@ class Encoding:
 
 
 def join_hypotheses(parts: Sequence[tuple[Segment, Hypothesis]], *, separator: str) -> Hypothesis:
-    """One answer for the whole recording from those of its segments; scores add up, texts are joined by `separator`."""
+    """Join the hypotheses of a recording's segments into one: scores are added, texts are joined by `separator`."""
     answers = [hypothesis for _, hypothesis in parts]
     has_times = all(answer.times is not None for answer in answers)
     has_confidences = all(answer.token_confidences is not None for answer in answers)

@@ -1,6 +1,6 @@
 """The searches that combine all scorers: `joint`, token by token, and `rescore`, a second pass over CTC's n-best list.
 
-Both need the whole encoding of an utterance, so they collect what they accept and search in `finish`.
+Both need the whole encoding of an utterance, so `accept` only collects the pieces and `finish` searches.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tympan.models.parts import StepDecoder
 from tympan.models.speech_model import HasDecoder
 
 MAX_SCORES = 32_000_000
-"""Utterances times beams times tokens: 128 MB for each scorer in float32."""
+"""Maximum number of scores at once (utterances times beams times tokens): 128 MB per scorer in float32."""
 
 
 @dataclass(frozen=True)
 class Collected:
-    """The pieces of an encoding as they came."""
+    """The pieces of an encoding, in order of arrival."""
 
     utterances: int
     pieces: tuple[Encoded, ...] = ()
@@ -67,7 +67,7 @@ class JointSearch:
         return state.add(encoded)
 
     def partial(self, state: Collected) -> list[Ended]:
-        """Nothing is known before the end."""
+        """Empty hypotheses: this search has no result before the end."""
         return [Ended((), 0.0, {})] * state.utterances
 
     def finish(self, state: Collected) -> list[list[Ended]]:
@@ -106,7 +106,7 @@ class RescoreSearch:
         return RescoreState(state.collected.add(encoded), self.first.accept(state.first, encoded))
 
     def partial(self, state: RescoreState) -> list[Ended]:
-        """Of the first pass."""
+        """The state of the first pass."""
         return self.first.partial(state.first)
 
     def finish(self, state: RescoreState) -> list[list[Ended]]:
@@ -133,7 +133,7 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
     if not (full.keys() - {"length_bonus"}) and not partial:
         parts = f"{'no' if decoder is None else 'a'} decoder and {'a' if model.has_ctc else 'no'} CTC part"
         raise UserError(
-            f"nothing is left to search with: ctc_weight {options.ctc_weight:g} counts CTC so much and the "
+            f"no scorer is left to search with: ctc_weight {options.ctc_weight:g} gives CTC this weight and the "
             f"decoder {1 - options.ctc_weight:g}, but this model has {parts}"
         )
     beam = BeamSearch(
@@ -143,9 +143,9 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
         sos=model.sos,
         eos=model.eos,
         vocab_size=model.vocab_size,
-        # A language model by itself knows too little of what was said to choose the candidates for CTC.
+        # A language model does not hear the audio, so it can't select the candidates for CTC by itself.
         has_pre_beam="decoder" in full,
-        # ESPnet2 searches one by one with an RNN decoder, and that search offers no end of its own.
+        # With an RNN decoder ESPnet2 decodes one utterance at a time, and that search does not always score eos.
         offers_end=not ("decoder" in full and isinstance(decoder, RnnDecoder)),
         is_length_normalized=options.normalize_length,
     )
@@ -154,7 +154,7 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
 
 def build_rescore(loaded: LoadedModel, options: DecodeOptions) -> RescoreSearch:
     if options.ngram_scorer == "part" and loaded.ngram_file is not None:
-        raise UserError("search rescore scores whole texts: use ngram_scorer full")
+        raise UserError("search rescore scores whole texts and needs ngram_scorer full")
     model = loaded.model
     return RescoreSearch(
         _full_scorers(loaded, options, _ngram(loaded, options)),
@@ -213,8 +213,9 @@ def _partial_scorers(
 
 
 def _parts(encoded: Encoded, scores: int) -> Iterator[Tensor | None]:
-    """Rows of the utterances to search at once, None for all of them. `scores` is the number of scores per utterance:
-    those of all beams over the vocabulary must fit into memory, which the plan of the batch does not know.
+    """Rows of the utterances to search at once, None for all of them. `scores` is the number of scores per utterance.
+
+    The scores of all beams over the vocabulary must fit into memory. Batch planning does not consider this.
     """
     size = max(1, MAX_SCORES // scores)
     if size >= encoded.utterances:
@@ -224,7 +225,7 @@ def _parts(encoded: Encoded, scores: int) -> Iterator[Tensor | None]:
 
 
 def _joined(pieces: Sequence[Tensor], lengths: Sequence[Tensor]) -> Tensor:
-    """(U, T, ...) pieces, one behind another for each utterance, without the padding between them."""
+    """Concatenate (U, T, ...) pieces in time for each utterance, without the padding between them."""
     counts = [length.tolist() for length in lengths]
     rows = [
         torch.cat([piece[row, : count[row]] for piece, count in zip(pieces, counts, strict=True)])
@@ -244,7 +245,7 @@ def rescore(
     eos: int,
     is_length_normalized: bool = False,
 ) -> list[list[Ended]]:
-    """Add the scores of `full` (eos included) to those of the first pass, which count with `first_weights`."""
+    """Add the scores of `full` (eos included) to those of the first pass, which are weighted by `first_weights`."""
     totals = {name: _walk(item, encoded, found, sos=sos, eos=eos) for name, item in full.items()}
     weights = {**first_weights, **{name: item.weight for name, item in full.items()}}
     ranked = []
@@ -261,7 +262,7 @@ def rescore(
 def _walk(
     item: Weighted[FullScorer], encoded: Encoded, found: Sequence[Sequence[Ended]], *, sos: int, eos: int
 ) -> Tensor:
-    """(U, B) log score of every hypothesis: the scorer is led along it, token by token."""
+    """(U, B) log score of every hypothesis, summed token by token."""
     beams = max(map(len, found))
     longest = max((len(h.token_ids) for hypotheses in found for h in hypotheses), default=0)
     targets = torch.full((len(found), beams, longest + 1), eos)

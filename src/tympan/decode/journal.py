@@ -1,4 +1,4 @@
-"""What a decode is made of, and its results as they come, one JSON line each: a killed run continues after the last."""
+"""The journal of a decode: its settings and one JSON line per result, so that a killed run can continue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tympan.errors import UserError
 
 @dataclass(frozen=True)
 class Utterance:
-    """Where an utterance's speech is: the line of a data file."""
+    """The source of an utterance's speech: one line of a data file."""
 
     id: str
     value: str
@@ -38,13 +38,13 @@ class Result:
     error: str | None = None
     duration_s: float = 0.0
     origin: str | None = None
-    """What it was made of; unknown of journals that were written before this was kept."""
+    """The input that it was decoded from; None in journals of older versions, which did not record it."""
 
 
 class Journal:
-    """`with Journal(path, conditions) as journal`: `journal.done` are the results of an earlier run of the same kind.
+    """`with Journal(path, conditions) as journal`: `journal.done` holds the results of an earlier equal run.
 
-    Failures are not kept: they are tried again.
+    Failures are not kept, so they are tried again.
     """
 
     def __init__(self, path: Path, conditions: Mapping[str, Any], *, resume: bool = True) -> None:
@@ -79,7 +79,7 @@ class Journal:
                 )
 
     def drop_changed(self, origins: Mapping[str, str]) -> int:
-        """Forget results of these ids that were made of something else, or of something unknown; return how many."""
+        """Drop the results of these ids that come from other or unknown input. Returns the number dropped."""
         changed = [name for name, result in self.done.items() if name in origins and result.origin != origins[name]]
         for name in changed:
             del self.done[name]
@@ -91,9 +91,9 @@ class Journal:
         self._stream.flush()
 
     def _read(self) -> None:
-        """A line that was cut short by a kill is taken out of the file; what stands before it counts.
+        """Read the results so far. A last line that was cut short by a kill is removed from the file.
 
-        A journal of another decode that came to no result is started from scratch.
+        A journal with other settings is started from scratch if it has no results.
         """
         whole, before = 0, None
         with self.path.open("rb") as stream:
@@ -129,28 +129,26 @@ class Journal:
             if before.get(name) != self.conditions.get(name)
         ]
         return UserError(
-            f"{self.path.parent.parent} holds results of another decode: {'; '.join(changed)}. "
-            "Choose another --output_dir, or begin again with --resume false"
+            f"{self.path.parent.parent} holds results of a decode with other settings: {'; '.join(changed)}. "
+            "Choose another --output_dir, or start from scratch with --resume false"
         )
 
 
 def origin_of(utterance: Utterance) -> str:
-    """What a result is made of: the line of the data file and, of every recording it means, size and time of the last
-    change.
-    """
+    """The input of a result: the line of the data file, with the size and modification time of its recordings."""
     try:
         recordings = value_sources(utterance.data_type, utterance.value, utterance.context)
     except UserError:
-        return utterance.value  # decoding says what is wrong with it
+        return utterance.value  # decoding reports what is wrong with it
     return "; ".join([utterance.value, *(_mark(recording, utterance.base) for recording in recordings)])
 
 
 def _mark(recording: str, base: Path) -> str:
-    """A command's output can't be known without running it: its text counts."""
+    """For a command, its text: its output is not known without running it."""
     if is_pipe(recording):
         return recording
     try:
         status = os.stat(split_ark(locate(recording, base))[0])
     except OSError:
-        return f"{recording} is not there"
+        return f"{recording} is missing"
     return f"{recording} {status.st_size} {status.st_mtime_ns}"

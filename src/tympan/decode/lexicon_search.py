@@ -1,7 +1,7 @@
-"""Search for words: CTC scores of phones, a lexicon that says which words they make, and an n-gram of words.
+"""Word search: CTC scores of phones, a pronunciation lexicon, and an n-gram over words.
 
 Frame by frame for all utterances at once, keeping the best alignment of each state (Viterbi). A state is a node of the
-lexicon's tree, the n-gram's context, and whether the last frame was blank: what comes next depends on nothing else.
+lexicon tree, the n-gram context, and whether the last frame was blank. Nothing else influences the rest of the search.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class WordScores:
     """What a word adds to the score: its n-gram and a bonus. W words of the lexicon."""
 
     table: NgramTable | None
-    word_of: Tensor  # (W,) their numbers in the n-gram
+    word_of: Tensor  # (W,) their indices in the n-gram
     end: int
-    """Number of </s> in the n-gram."""
+    """Index of </s> in the n-gram."""
     weight: float
     bonus: Tensor  # (W,)
 
@@ -44,7 +44,7 @@ class WordScores:
         return 0 if self.table is None else self.table.begin
 
     def step(self, contexts: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of words after contexts (one shape), and the contexts after them."""
+        """Scores of words after contexts (same shape), and the new contexts."""
         if self.table is None:
             return self.bonus[words], contexts
         scores, following = self.table.walk(contexts, self.word_of[words])
@@ -59,7 +59,7 @@ class WordScores:
 
 
 def build_lexicon(loaded: LoadedModel, options: DecodeOptions) -> LexiconSearch:
-    """The search over the words of the lexicon that the model's tokenizer has."""
+    """The search over the words of the model's own lexicon."""
     lexicon = loaded.lexicon
     assert lexicon is not None, "SearchKind.needs"
     return load_lexicon_search(lexicon, loaded.codec.vocabulary, loaded.ngram_file, options, loaded.device)
@@ -77,7 +77,7 @@ def load_lexicon_search(
     scores = _word_scores(model, tree, options, device)
     if model is not None and bool((scores.word_of == model.words.index("<unk>")).all()):
         raise UserError(
-            f"{ngram_file}: it knows none of the words of {lexicon.source}: it must be one of words, in their case"
+            f"{ngram_file}: the n-gram has none of the words of {lexicon.source}: train it on words, in the same case"
         )
     return LexiconSearch(tree, scores, blank_id=vocabulary.blank_id, beam_size=options.beam_size, nbest=options.nbest)
 
@@ -92,7 +92,7 @@ def _word_scores(
     unknown = numbers["<unk>"]
     word_of = torch.tensor([numbers.get(word, unknown) for word in tree.words], device=device)
     is_unknown = word_of == unknown
-    # The n-gram has one probability for all words that it does not know: those that can be said share it.
+    # The n-gram has one probability for all unknown words. The unknown words of the lexicon share it.
     sharing = int(is_unknown[torch.unique(tree.word)].sum())
     bonus = bonus - options.ngram_weight * is_unknown * math.log10(max(sharing, 1))
     table = NgramTable.from_model(model, device)
@@ -114,7 +114,7 @@ class _States:
 
 @dataclass(frozen=True)
 class _Step:
-    """How the states of a frame came about."""
+    """Backpointers of the states of a frame."""
 
     parent: Tensor  # (U, B)
     word: Tensor  # (U, B) the word that ended before this frame, or NO_WORD
@@ -133,7 +133,7 @@ class _WordEnds:
 
 @dataclass(frozen=True)
 class LexiconState:
-    """The states after the last frame, None before the first, and how they came about."""
+    """The states after the last frame (None before the first), and the backpointers of every frame."""
 
     utterances: int
     states: _States | None = None
@@ -141,7 +141,7 @@ class LexiconState:
 
 
 class LexiconSearch:
-    """`beam_size` states of an utterance survive each frame; `tokens` of the frame are looked at."""
+    """Keeps `beam_size` states per utterance and frame, and tries the best `tokens` tokens of a frame."""
 
     def __init__(
         self,
@@ -195,15 +195,15 @@ class LexiconSearch:
         return _States(score, zeros + ROOT, zeros + self.words.start(), torch.ones_like(zeros, dtype=torch.bool))
 
     def _advance(self, states: _States, log_probs: Tensor, is_over: Tensor) -> tuple[_States, _Step]:
-        """One frame further. log_probs: (U, V)."""
+        """Advance by one frame. log_probs: (U, V)."""
         beams = torch.arange(self.beam_size, device=states.node.device).expand_as(states.node)
         blank = log_probs[:, self.blank_id].unsqueeze(1)
         last = self.tree.token[states.node]
-        # The state stays: a blank, or its token goes on.
+        # The state stays the same: the frame is a blank or repeats the token.
         stay_blank = states.score + blank
         stay_token = states.score + log_probs.gather(1, last.clamp(min=0))
         stay_token = stay_token.masked_fill(states.is_blank, NEVER)
-        # A token begins, inside the word or after its end. The same token again needs a blank between.
+        # A token begins, inside the word or after its end. To repeat the last token, the frame before must be a blank.
         ends = self._word_ends(states)
         node = torch.cat([states.node, torch.full_like(ends.parent, ROOT)], 1)
         context = torch.cat([states.context, ends.context], 1)
@@ -266,7 +266,7 @@ class LexiconSearch:
         )
 
     def _distinct(self, states: _States) -> Tensor:
-        """Indices of the best `beam_size` states, without those that a better one is equal to. Best first came in."""
+        """Indices of the best `beam_size` different states. The input is sorted, best first."""
         key = (states.context * self.tree.nodes + states.node) * 2 + states.is_blank
         order = key.sort(dim=1, stable=True)
         is_again = torch.zeros_like(key, dtype=torch.bool)
@@ -277,8 +277,8 @@ class LexiconSearch:
 
     @torch.inference_mode()
     def _results(self, states: _States, steps: Sequence[_Step], nbest: int) -> list[list[Ended]]:
-        """Sentences: what stands at a word's end, or has not begun one. Where nothing does, as in a recording that
-        breaks off, the last word is left out.
+        """Sentences: the states at the end of a word, or before a new one. If there are none, for example because a
+        recording breaks off, the last unfinished word is left out.
         """
         ends = self._word_ends(states)
         is_inside = (states.node != ROOT) & (ends.score > NEVER).any(1, keepdim=True)
@@ -316,7 +316,7 @@ class LexiconSearch:
         return list(found.values())[:nbest]
 
     def _with_lengths(self, words: list[int], tokens: list[int]) -> tuple[tuple[str, int], ...]:
-        """Words with their numbers of tokens. Word t of `words` ended before token t of `tokens` began."""
+        """Words with the number of tokens of each. Word t of `words` ended before token t of `tokens` began."""
         found, count = [], 0
         for word, token in zip(words, [*tokens, NO_TOKEN], strict=True):
             if word != NO_WORD:

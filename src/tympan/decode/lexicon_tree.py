@@ -1,4 +1,4 @@
-"""The lexicon as a tree of phones, in tensors: where a token leads, and which words end there."""
+"""The lexicon as a tree of phones, in tensors: the child node for each token, and the words that end at each node."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ class LexiconTree:
     child: Tensor  # (N - 1,) the node that this token leads to
     token: Tensor  # (N,) the token that leads here; the root has -1
     first_word: Tensor  # (N + 1,) where the words that end at a node begin in `word`
-    word: Tensor  # (pronunciations,) numbers of words
+    word: Tensor  # (pronunciations,) word indices
 
     @property
     def nodes(self) -> int:
         return self.token.numel()
 
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The nodes that tokens lead to, and whether they do."""
+        """The child nodes for tokens, and whether they exist."""
         wanted = nodes << self.bits | tokens
         place = torch.searchsorted(self.key, wanted).clamp_(max=len(self.key) - 1)
         return self.child[place], self.key[place] == wanted
 
     def ending(self, nodes: Tensor) -> Tensor:
-        """Numbers of the words that end at nodes (...) -> (..., H); NO_WORD where a node has less than H of them."""
+        """Indices of the words that end at nodes (...) -> (..., H), padded with NO_WORD."""
         first, end = self.first_word[nodes].unsqueeze(-1), self.first_word[nodes + 1].unsqueeze(-1)
         place = first + torch.arange(max(1, int((end - first).max())), device=nodes.device)
         return torch.where(place < end, self.word[place.clamp(max=len(self.word) - 1)], NO_WORD)
@@ -57,7 +57,7 @@ def build_tree(
     token_of = [-1]
     ending: list[list[int]] = [[]]
     words = tuple(pronunciations)
-    sayable = set()
+    covered = set()
     for number, word in enumerate(words):
         for phones in pronunciations[word]:
             if any(phone not in token_ids for phone in phones):
@@ -72,15 +72,15 @@ def build_tree(
                 node = children[arc]
             if number not in ending[node]:
                 ending[node].append(number)
-            sayable.add(number)
-    if len(sayable) < len(words):
-        missing = next(word for number, word in enumerate(words) if number not in sayable)
+            covered.add(number)
+    if len(covered) < len(words):
+        missing = next(word for number, word in enumerate(words) if number not in covered)
         logger.warning(
-            "%s: %d of %d words have phones that the model lacks, such as %s",
-            source, len(words) - len(sayable), len(words), missing,
+            "%s: %d of %d words are skipped because the model lacks some of their phones, for example: %s",
+            source, len(words) - len(covered), len(words), missing,
         )  # fmt: skip
-    if not sayable:
-        raise UserError(f"{source}: the model has the phones of none of its words: was it trained with another?")
+    if not covered:
+        raise UserError(f"{source}: the model lacks phones of every word. It was probably trained with another lexicon")
     bits = max(token_ids.values()).bit_length()
     arcs = sorted((node << bits | token, child) for (node, token), child in children.items())
     counts = [len(numbers) for numbers in ending]

@@ -1,4 +1,4 @@
-"""Loading a recognizer's models. Nothing in the files is run, and no class of theirs is imported unless allowed."""
+"""Loading a recognizer's models. No code in the files is run, and no class they name is imported unless allowed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ FORMATS = {
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A recognizer's parts, ready to use on one device. What a search needs beyond that, it loads itself."""
+    """A recognizer's parts, ready to use on one device. A search loads anything else that it needs itself."""
 
     model: SpeechModel
     codec: TextCodec
@@ -61,7 +61,7 @@ class LoadedModel:
 
     @cached_property
     def abilities(self) -> frozenset[Need]:
-        """What a search may need, and this model has."""
+        """The needs of a search that this model meets."""
         found: set[Need] = set()
         if self.model.has_ctc:
             found.add("ctc")
@@ -75,7 +75,7 @@ class LoadedModel:
 def load_model(
     files: ModelFiles, *, device: torch.device | None = None, dtype: str = "float32", allow_import: bool = False
 ) -> LoadedModel:
-    """Everything that `files` names, but the n-gram: what it counts, tokens or words, depends on the search."""
+    """Load everything in `files` except the n-gram: whether it is over tokens or words depends on the search."""
     files.check()
     device = device or torch.device("cpu")
     number_format = _number_format(dtype, device)
@@ -86,7 +86,7 @@ def load_model(
     if not isinstance(model, SpeechModel):
         raise UserError(
             f"{files.asr_train_config}: the class {type(model).__name__} of this model can be trained but not decoded: "
-            "it lacks something of tympan.models.speech_model.SpeechModel"
+            "it does not implement tympan.models.speech_model.SpeechModel"
         )
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
@@ -107,7 +107,7 @@ def load_model(
 
 
 def filled_model(config: SpeechToTextConfig, files: ModelFiles, build: Builder) -> nn.Module:
-    """The model of `config`, with its weights. Adapters are merged into them."""
+    """The model of `config`, with its weights. Adapters are merged into the weights."""
     config = _with_tokens(config, files)
     weights = load_weights(files.asr_model_file)
     if has_separate_adapters(weights):
@@ -122,7 +122,7 @@ def filled_model(config: SpeechToTextConfig, files: ModelFiles, build: Builder) 
 def _with_base(
     model: nn.Module, weights: dict[str, Tensor], config: SpeechToTextConfig, files: ModelFiles
 ) -> dict[str, Tensor]:
-    """The weights of a file that holds only what was trained, completed from the model that training started from."""
+    """The weights of a file with only the trained parameters, completed from the model that training started from."""
     known = set(weights)
     for entry in config.init_param:
         name, colon, rest = entry.partition(":")
@@ -131,7 +131,7 @@ def _with_base(
     missing = sorted(model.state_dict().keys() - known)
     if missing:
         raise UserError(
-            f"{files.asr_model_file}: holds only what was trained (save_strategy {config.save_strategy}), and "
+            f"{files.asr_model_file}: holds only the trained weights (save_strategy {config.save_strategy}), and "
             f"{len(missing)} other weights, such as {missing[0]}, are not in the files of init_param in "
             f"{files.asr_train_config}"
         )
@@ -140,9 +140,9 @@ def _with_base(
 
 
 def _number_format(name: str, device: torch.device) -> torch.dtype:
-    """A format that this device can compute in, tried before anything is built."""
+    """The number format, checked on this device before anything is built."""
     if name not in FORMATS:
-        raise UserError(f"--dtype {name} is none of {', '.join(FORMATS)}")
+        raise UserError(f"--dtype {name}: must be one of {', '.join(FORMATS)}")
     try:
         choose_precision(name, device_type=device.type)
     except UserError as error:
@@ -168,7 +168,7 @@ def _with_statistics(config: SpeechToTextConfig, files: ModelFiles, weights: dic
 
 
 def _codec(config: SpeechToTextConfig, files: ModelFiles) -> TextCodec:
-    """What the configuration says about text, with the options given in its place."""
+    """The text options of the configuration, overridden by the given options."""
     text = config.text
     if files.token_type is not None:
         text = dataclasses.replace(text, token_type=files.token_type)
@@ -176,7 +176,7 @@ def _codec(config: SpeechToTextConfig, files: ModelFiles) -> TextCodec:
         text = dataclasses.replace(text, bpemodel=str(files.bpemodel.absolute()))
 
     def find(name: str) -> str | Path:
-        # A g2p package of another toolkit is no file: building the tokenizer says which there are.
+        # A g2p package of another toolkit is not a file. Building the tokenizer reports the known ones.
         is_package = name == text.g2p and not Path(name).suffix and not Path(name).is_file()
         return name if is_package else files.find(name)
 
@@ -193,7 +193,7 @@ def _load_lm(
         config = dataclasses.replace(config, token_list=list(tokens))
     if list(config.token_list or []) != list(vocabulary.tokens):
         raise UserError(
-            f"{config_path}: the language model's tokens ({len(config.token_list or [])}) are not those of the "
+            f"{config_path}: the language model's tokens ({len(config.token_list or [])}) differ from those of the "
             f"recogniser ({len(vocabulary)}): train it with the same --token_list"
         )
     lm = build_lm(config)

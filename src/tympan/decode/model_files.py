@@ -1,4 +1,4 @@
-"""Where the files of a model are: a packed folder, an experiment directory, a model hub, or given one by one."""
+"""Find the files of a model: in a packed folder, an experiment directory, on a model hub, or given one by one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WEIGHTS = (
 )
 NGRAMS = ("ngram.*", "ngram")
 FEATURES_FILE = "features.yaml"
-"""How a model's stored features were made; it names their statistics."""
+"""Describes how a model's stored features were made, and names the file with their statistics."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class ModelFiles:
         }
 
     def check(self) -> None:
-        """All files that are missing, in one message."""
+        """UserError that lists every missing file."""
         missing = [
             f"--{name} {path}: no such file"
             for name, path in self.paths.items()
@@ -75,17 +75,17 @@ class ModelFiles:
             raise UserError("\n".join(missing))
 
     def config_values(self) -> dict[str, Any]:
-        """The configuration as it is written."""
+        """The values of the configuration file."""
         found = read_yaml(self.asr_train_config).value
         return found if isinstance(found, dict) else {}
 
     def lexicon(self) -> Path | None:
-        """The file that the configuration names for the phones of words, where it names one."""
+        """The lexicon file that the configuration names as g2p, if any."""
         config = self.config_values()
         name = config.get("g2p")
         if name is None or name in PACKAGES or (self.token_type or config.get("token_type")) != "phn":
             return None
-        # Another toolkit's package is no file: building the tokenizer says what there is.
+        # A g2p package of another toolkit is not a file. Building the tokenizer reports the known ones.
         return self.find(name) if Path(name).suffix or Path(name).is_file() else None
 
     def symbol(self, name: str, default: str) -> str:
@@ -94,12 +94,12 @@ class ModelFiles:
         return str((conf or {}).get(name, default))
 
     def companions(self) -> dict[str, Path]:
-        """What else decides about the results: small files that the configuration names, or that lie beside it."""
+        """Other files that the results depend on: small files named by the configuration or stored beside it."""
         named = self.config_values()
         found = {"lexicon": self.lexicon()}
         for name in ("token_list", "bpemodel", "non_linguistic_symbols"):
             if isinstance(named.get(name), str):
-                # A model carries names of files that decoding does not need.
+                # A configuration also names files that decoding does not need.
                 with contextlib.suppress(UserError):
                     found[f"{name} of the configuration"] = self.find(named[name])
         features = self.asr_train_config.parent / FEATURES_FILE
@@ -110,12 +110,14 @@ class ModelFiles:
         return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
     def find(self, path: str) -> Path:
-        """A path that a configuration names: as it is, or from the model's folder."""
+        """A path in the configuration, looked up as it is or relative to the model's folder."""
         folders = [self.asr_train_config.parent] if self.root is None else [self.root, self.asr_train_config.parent]
         for candidate in [*(folder / path for folder in folders), Path(path)]:
             if candidate.exists():
                 return candidate
-        raise UserError(f"{self.asr_train_config}: it names {path}, which is neither in {folders[0]} nor here")
+        raise UserError(
+            f"{self.asr_train_config}: names {path}, which is neither in {folders[0]} nor in the current directory"
+        )
 
 
 def find_model(model: str | os.PathLike[str]) -> ModelFiles:
@@ -126,15 +128,15 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     if not folder.is_dir():
         if folder.exists():
             raise UserError(
-                f"{folder}: a model is a folder (with config.yaml and weights) or a zip file of ESPnet2's; "
-                "this is another file"
+                f"{folder}: a model must be a folder (with config.yaml and weights) or a zip file packed by ESPnet2; "
+                "this is another kind of file"
             )
         folder = download(os.fspath(model))
     if (folder / "meta.yaml").exists():
         return _published(folder)
     config = folder / CONFIG
     if not config.exists():
-        raise UserError(f"{folder}: this is no model folder: it has no {CONFIG}. `tympan pack` makes one")
+        raise UserError(f"{folder}: not a model folder: it has no {CONFIG}. Use `tympan pack` to make a model folder")
     lm = folder / "lm"
     return ModelFiles(
         asr_train_config=config,
@@ -148,13 +150,13 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
 
 
 def chosen_files(options: ModelFileOptions, *, model: str | os.PathLike[str] | None, flag: str) -> ModelFiles:
-    """The files that a command names one by one, over those of a folder; `flag` is the option that names the folder."""
+    """The files of a folder, overridden by files given one by one. `flag` is the option that names the folder."""
     names = [item.name for item in dataclasses.fields(ModelFileOptions) if item.name != "allow_import"]
     given: dict[str, Any] = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     if model is not None:
         return dataclasses.replace(find_model(model), **given)
     if options.asr_model_file is None:
-        raise UserError(f"--asr_model_file FILE (with --asr_train_config), or {flag} FOLDER, says which model to use")
+        raise UserError(f"no model given: use --asr_model_file FILE (with --asr_train_config), or {flag} FOLDER")
     # ESPnet2 finds the configuration beside the weights.
     given.setdefault("asr_train_config", options.asr_model_file.parent / CONFIG)
     if options.lm_file is not None:
@@ -168,7 +170,7 @@ def _published(folder: Path) -> ModelFiles:
     named = {**(meta.get("files") or {}), **(meta.get("yaml_files") or {})}
     for name in ("asr_train_config", "asr_model_file"):
         if not isinstance(named.get(name), str):
-            raise UserError(f"{folder / 'meta.yaml'}: names no {name}: this is no packed recogniser")
+            raise UserError(f"{folder / 'meta.yaml'}: names no {name}: not a packed recognizer")
     files = {item.name: folder / named[item.name] for item in dataclasses.fields(ModelFiles) if item.name in named}
     return ModelFiles(root=folder, **files)
 
@@ -206,25 +208,25 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 def check_name(name: str) -> None:
     """UserError unless this is OWNER/NAME."""
     if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
-        raise UserError(f"{name}: the name of a model on the hub is OWNER/NAME")
+        raise UserError(f"{name}: a model on the hub is named OWNER/NAME")
 
 
 def download(name: str) -> Path:
-    """OWNER/NAME of a model hub, into its cache."""
+    """Download OWNER/NAME from a model hub into its cache."""
     try:
         check_name(name)
     except UserError:
-        raise UserError(f"{name}: no such folder (and OWNER/NAME would be a model of the hub)") from None
+        raise UserError(f"{name}: no such folder. A model on the hub is named OWNER/NAME") from None
     hub = _package(f"{name}: no such folder; to load it from a model hub")
-    with _explained(f"{name}: no such folder, and the model hub says"):
+    with _explained(f"{name}: no such folder, and the model hub reports"):
         return Path(hub.snapshot_download(name))
 
 
 def publish(folder: Path, name: str) -> str:
-    """Put the folder there as OWNER/NAME, created if it is not there. Returns its address."""
+    """Upload the folder as OWNER/NAME, which is created if needed. Returns its address."""
     check_name(name)
     hub = _package("--push_to")
-    with _explained(f"{folder} could not be published as {name}, the model hub says"):
+    with _explained(f"{folder} could not be published as {name}; the model hub reports"):
         api = hub.HfApi()
         address = str(api.create_repo(name, exist_ok=True))
         api.upload_folder(folder_path=folder, repo_id=name)
@@ -232,7 +234,7 @@ def publish(folder: Path, name: str) -> str:
 
 
 def check_can_publish(name: str) -> None:
-    """Before the work of packing: the name, and the package."""
+    """Check the name and that the hub package is installed, before packing starts."""
     check_name(name)
     _package("--push_to")
 
@@ -250,5 +252,5 @@ def _explained(what: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Any of them: the package's transport, and with it the kind of its errors, changes from release to release.
+        # Catch every exception: the package raises other types of errors from release to release.
         raise UserError(f"{what}: {type(error).__name__}: {error}") from error

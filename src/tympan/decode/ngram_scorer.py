@@ -1,4 +1,4 @@
-"""N-gram scores in the search, of the whole vocabulary or of candidates. As in ESPnet they are log10."""
+"""N-gram scores in the search, for the whole vocabulary or for candidates. As in ESPnet, they are log10."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tympan.text.ngram.model import NgramModel
 class NgramState(BeamState):
     context: Tensor  # (U, B)
     is_begin: bool = field(metadata=STATIC)
-    """The first token, sos, is part of the context already."""
+    """True at the first step: sos is already part of the context."""
 
 
 class NgramFullScorer:
     """Scores the whole vocabulary (`--ngram_scorer full`)."""
 
     def __init__(self, model: NgramModel, token_list: Sequence[str], *, eos: int | None, device: torch.device) -> None:
-        """`eos`: the token that is scored as </s>, as with ESPnet1. None: none is, as with ESPnet2, which looks
-        `<sos/eos>` up as a word and scores it as unknown.
+        """`eos`: the token to score as </s>, as in ESPnet1. None: ESPnet2's behaviour, which looks up `<sos/eos>` as a
+        word and scores it as unknown.
         """
         numbers = {word: number for number, word in enumerate(model.words)}
         words = [numbers.get(token, numbers["<unk>"]) for token in token_list]
@@ -57,7 +57,7 @@ class NgramFullScorer:
 
 
 class NgramPartScorer(NgramFullScorer):
-    """Scores candidates alone (`--ngram_scorer part`)."""
+    """Scores only candidates (`--ngram_scorer part`)."""
 
     def step(self, tokens: Tensor, state: NgramState, *, candidates: Tensor | None = None) -> tuple[Tensor, NgramState]:
         """Last tokens (U, B) -> log10 scores of the candidates (U, B, C)."""

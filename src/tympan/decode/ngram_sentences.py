@@ -14,12 +14,12 @@ from tympan.text.ngram.model import NgramModel
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """Log10 probability of a sentence with its end; `known` leaves out what unknown tokens cost."""
+    """Log10 probability of a sentence with its end. `known` excludes the scores of unknown tokens."""
 
     total: float
     known: float
     tokens: int
-    """With the end."""
+    """Number of tokens, with the end."""
     unknown: int
 
     def __add__(self, other: SentenceScore) -> SentenceScore:
@@ -34,7 +34,7 @@ class SentenceScore:
 def score_sentences(
     model: NgramModel, sentences: Iterable[Sequence[str]], *, device: torch.device, batch_size: int = 4096
 ) -> Iterator[SentenceScore]:
-    """One score a sentence, in their order; every sentence begins with <s> and ends with </s>."""
+    """One score per sentence, in order. Every sentence begins with <s> and ends with </s>."""
     table = NgramTable.from_model(model, device)
     numbers = {word: number for number, word in enumerate(model.words)}
     unk, eos = numbers["<unk>"], numbers["</s>"]

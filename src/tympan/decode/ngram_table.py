@@ -25,10 +25,10 @@ class NgramTable:
     log_prob: Tensor  # (E,)
     next_state: Tensor  # (E,) the context after this n-gram
     backoff: Tensor  # (S,)
-    shorter: Tensor  # (S,) the context without its first word, or what the model knows of it
-    children: Tensor  # (S + 1,) where the n-grams that extend a state begin
+    shorter: Tensor  # (S,) the longest known context without the first word
+    children: Tensor  # (S + 1,) index of the first n-gram that extends a state
     begin: int
-    """State of a sentence's beginning."""
+    """State at the beginning of a sentence."""
     words: int
 
     @classmethod
@@ -76,9 +76,9 @@ class NgramTable:
             owed.append(owed[-1] + self.backoff[chain[-1]])
             chain.append(self.shorter[chain[-1]])
         scores = self.log_prob[: self.words] + owed.pop().unsqueeze(1)
-        chain.pop()  # the empty context, whose words have just been written
+        chain.pop()  # the empty context, whose words were written above
         first = [self.children[state] for state in chain]
-        # Where a shorter context is empty already, its children are the unigrams.
+        # If the shorter context is already empty, its children are the unigrams.
         count = [(self.children[s + 1] - f) * (s > 0) for s, f in zip(chain, first, strict=True)]
         totals = torch.stack([c.sum() for c in count]).tolist() if count else []
         for level in reversed(range(len(chain))):  # longer contexts overwrite shorter ones
@@ -92,7 +92,7 @@ class NgramTable:
         return scores
 
     def walk(self, states: Tensor, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Back off until the n-gram is known: its score with the weights on the way, and the context after it."""
+        """Back off until the n-gram is known. Returns its score with the backoff weights, and the next context."""
         state = states
         score = torch.zeros(states.shape, dtype=self.log_prob.dtype, device=states.device)
         following = torch.zeros_like(states)

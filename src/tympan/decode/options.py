@@ -1,6 +1,6 @@
-"""The options of decoding, each with its default in one place: of the search, the model's files, batches and devices.
+"""The options of decoding, with their defaults: search, model files, batches and devices.
 
-The commands inherit these classes, and Python passes them. This module imports no torch.
+The commands inherit these classes, and Python code passes instances of them. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from tympan.errors import UserError
 SEARCH, MODEL, WORK = "search", "model", "work"
 LOG_LEVELS = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 MIN_PIECE_S = 1.0
-"""Shorter pieces would cut words in two, and the encoder may make no frame of them."""
+"""Shorter pieces would split words, and may be too short for one encoder frame."""
 
 WEIGHTED = {"lm_file": "lm_weight", "ngram_file": "ngram_weight"}
-"""Models that a search may use beside the recognizer, and their weights."""
+"""Language models that a search may use, and the options with their weights."""
 
 KINDS = [find_search(name) for name in SEARCHES.names()]
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 
 class Checked:
-    """Base of option classes that Python code may make: values are cast and checked like those of a command."""
+    """Base of option classes for Python code. Values are converted and checked like those of a command."""
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -69,7 +69,7 @@ class Checked:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchOptions(Checked):
-    """How to search, with ESPnet2's names. Each search uses some of them (`SearchKind.uses`)."""
+    """Options of the search, with ESPnet2's names. Each search uses some of them (`SearchKind.uses`)."""
 
     search: str | None = choice(
         SEARCHES,
@@ -78,52 +78,65 @@ class SearchOptions(Checked):
         "the model offers, which is joint for CTC/attention models",
         group=SEARCH,
     )
-    search_conf: dict[str, Any] = option({}, help="options of the search's own", group=SEARCH)
+    search_conf: dict[str, Any] = option(
+        {}, help="options of one search only, such as max_sym_exp of transducer_greedy", group=SEARCH
+    )
     beam_size: int = option(20, help="number of hypotheses (states, for lexicon) to keep", group=SEARCH, least=1)
     ctc_weight: float = option(
-        0.5, help="weight of CTC; the attention decoder has the rest", group=SEARCH, least=0, most=1
+        0.5, help="weight of the CTC score; the attention decoder gets 1 - ctc_weight", group=SEARCH, least=0, most=1
     )
     lm_weight: float = option(1.0, help="weight of the neural language model", group=SEARCH)
-    ngram_weight: float = option(0.9, help="weight of the n-gram, whose scores are log10", group=SEARCH)
+    ngram_weight: float = option(0.9, help="weight of the n-gram score, a log10 probability", group=SEARCH)
     ngram_scorer: Literal["full", "part"] = option(
-        "full", help="let the n-gram score all tokens, or only those selected by decoder and LM", group=SEARCH
+        "full",
+        help="tokens that the n-gram scores: full (all tokens) or part (those preselected by decoder and LM)",
+        group=SEARCH,
     )
     ngram_scores_end: bool = option(
-        False, help="score the end as the n-gram's </s>; false: as an unknown word, as in ESPnet2", group=SEARCH
+        False,
+        help="score the end of a hypothesis as </s> of the n-gram; false: as an unknown word, as in ESPnet2",
+        group=SEARCH,
     )
-    penalty: float = option(0.0, help="bonus per token, per word for search lexicon", group=SEARCH)
+    penalty: float = option(
+        0.0, help="bonus added to the score for every token (search lexicon: for every word)", group=SEARCH
+    )
     maxlenratio: float = option(
-        0.0, help="longest output: 0 until end detection, positive a share of the frames, negative a number of tokens",
+        0.0, help="maximum output length: positive: a fraction of the encoder frames; negative: a number of tokens; "
+            "0: until end detection",
         group=SEARCH,
     )  # fmt: skip
-    minlenratio: float = option(0.0, help="shortest output, in the same way", group=SEARCH)
+    minlenratio: float = option(0.0, help="minimum output length, in the same units as maxlenratio", group=SEARCH)
     normalize_length: bool = option(False, help="rank hypotheses by score divided by length", group=SEARCH)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeOptions(SearchOptions):
-    """Everything that the hypotheses of an utterance depend on beside the model: what decode.yaml holds."""
+    """All options that the hypotheses depend on, besides the model: the contents of decode.yaml."""
 
     nbest: int = option(1, help="number of hypotheses per utterance to write", group=SEARCH, least=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PieceOptions(Checked):
-    max_piece_s: float = option(30.0, help="cut longer recordings at pauses, seconds; 0: never", group=WORK)
+    max_piece_s: float = option(
+        30.0, help="cut recordings longer than this at pauses, in seconds; 0: never", group=WORK
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits(PieceOptions):
-    """Bounds on memory."""
+    """Limits on memory use."""
 
-    batch_size: int = option(16, help="utterances to decode together; does not change the result", group=WORK, least=1)
-    max_batch_s: float = option(240.0, help="seconds of audio per batch, with padding", group=WORK)
+    batch_size: int = option(
+        16, help="number of utterances to decode together; does not change the result", group=WORK, least=1
+    )
+    max_batch_s: float = option(240.0, help="maximum seconds of audio per batch, with padding", group=WORK)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
     allow_import: bool = option(
-        False, help="allow a config to name a class of its author's, and run its code", group=MODEL
+        False, help="allow a config to name a Python class outside Tympan, and run its code", group=MODEL
     )
 
 
@@ -133,13 +146,15 @@ class DecodeDeviceOptions:
 
     ngpu: int = option(0, help="number of accelerators: 0 or 1", group=WORK, least=0, most=1)
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
-        None, help="kind of accelerator; null takes what is there", group=WORK
+        None, help="type of accelerator; null: the one that is available", group=WORK
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions:
-    dtype: Literal["float16", "bfloat16", "float32", "float64"] = option("float32", help="number format", group=WORK)
+    dtype: Literal["float16", "bfloat16", "float32", "float64"] = option(
+        "float32", help="floating-point format of weights and computation", group=WORK
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,49 +162,56 @@ class ModelFileOptions(ImportOptions):
     """The files of a model, one by one."""
 
     asr_train_config: Path | None = option(
-        None, help="config.yaml of the recognizer, also ESPnet2's; null: beside asr_model_file", group=MODEL
+        None,
+        help="config.yaml of the recognizer (Tympan's or ESPnet2's); null: the one beside asr_model_file",
+        group=MODEL,
     )
-    asr_model_file: Path | None = option(None, help="its weights (.pth or .safetensors)", group=MODEL)
+    asr_model_file: Path | None = option(None, help="weights of the recognizer (.pth or .safetensors)", group=MODEL)
     lm_train_config: Path | None = option(
-        None, help="config.yaml of a neural language model; null: beside lm_file", group=MODEL
+        None, help="config.yaml of a neural language model; null: the one beside lm_file", group=MODEL
     )
-    lm_file: Path | None = option(None, help="its weights", group=MODEL)
+    lm_file: Path | None = option(None, help="weights of the neural language model", group=MODEL)
     ngram_file: Path | None = option(None, help="n-gram: an ARPA file, or Tympan's binary file", group=MODEL)
-    bpemodel: Path | None = option(None, help="sentencepiece model, instead of the config's", group=MODEL)
+    bpemodel: Path | None = option(None, help="sentencepiece model; null: the one in the config", group=MODEL)
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpeechDataOptions:
-    """What is decoded, and where the results go."""
+    """The input of a decode and the directory of its results."""
 
-    output_dir: Path = option(help="directory for the results; an interrupted decode continues")
+    output_dir: Path = option(help="directory for the results; an interrupted decode in it is continued")
     data_path_and_name_and_type: list[tuple[str, str, str]] = option(
-        help="PATH,speech,TYPE such as data/test/wav.scp,speech,sound"
+        help="input file as PATH,speech,TYPE, such as data/test/wav.scp,speech,sound"
     )
-    key_file: Path | None = option(None, help="decode only the utterances of this file")
+    key_file: Path | None = option(None, help="decode only the utterances whose ids are in this file")
     log_level: LOG_LEVELS = option("INFO", help="logging level")
-    seed: int = option(0, help="accepted as in ESPnet2; nothing here is random")
+    seed: int = option(0, help="accepted for ESPnet2 compatibility; has no effect because decoding is deterministic")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOptions):
-    """How a data directory is decoded, whatever the task."""
+    """Options for decoding a data directory, common to all tasks."""
 
     model_tag: str | None = option(
-        None, help="instead of single files: a packed folder, or OWNER/NAME on a hub, with its options", group=MODEL
+        None,
+        help="packed model folder, or OWNER/NAME on a model hub, instead of single files; "
+        "its decode.yaml sets the defaults",
+        group=MODEL,
     )
     token_type: Literal["char", "bpe", "word", "phn"] | None = option(
-        None, help="type of tokens, instead of the config's", group=MODEL
+        None, help="token type; null: the one in the config", group=MODEL
     )
 
-    num_workers: int = option(1, help="threads that read recordings", group=WORK, least=0)
-    nj: int = option(1, help="processes of one thread each", group=WORK, least=1)
-    executor: Literal["local", "dask"] = option("local", help="where the processes run", group=WORK)
-    dask_address: str | None = option(None, help="address of the Dask scheduler", group=WORK)
-    resume: bool = option(True, help="continue an interrupted decode; false starts from scratch", group=WORK)
+    num_workers: int = option(1, help="number of threads that read recordings", group=WORK, least=0)
+    nj: int = option(1, help="number of decoding processes, with one thread each", group=WORK, least=1)
+    executor: Literal["local", "dask"] = option(
+        "local", help="where the nj processes run: local (this machine) or dask (a Dask cluster)", group=WORK
+    )
+    dask_address: str | None = option(None, help="address of the Dask scheduler, for executor dask", group=WORK)
+    resume: bool = option(True, help="continue an interrupted decode; false: start from scratch", group=WORK)
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'", group=WORK)
 
-    allow_variable_data_keys: bool = not_yet(False, instead="the data name is speech")
+    allow_variable_data_keys: bool = not_yet(False, instead="the data name must be speech")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,19 +229,19 @@ class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
     streaming: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
-    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it belongs to the transducer")
+    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it is an option of transducers")
     time_sync: bool = not_yet(False, instead="use --search ctc_prefix or rescore")
     lang_prompt_token: str | None = not_yet(None, instead="leave it out")
     nlp_prompt_token: str | None = not_yet(None, instead="leave it out")
     prompt_token_file: str | None = not_yet(None, instead="leave it out")
     partial_ar: bool = not_yet(False, instead="leave it out")
-    threshold_probability: float = not_yet(0.99, instead="it belongs to partial_ar")
-    max_seq_len: int = not_yet(5, instead="it belongs to partial_ar")
-    max_mask_parallel: int = not_yet(-1, instead="it belongs to partial_ar")
+    threshold_probability: float = not_yet(0.99, instead="it is an option of partial_ar")
+    max_seq_len: int = not_yet(5, instead="it is an option of partial_ar")
+    max_mask_parallel: int = not_yet(-1, instead="it is an option of partial_ar")
 
 
 def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
-    """What is wrong with options beyond their declared ranges."""
+    """Checks of options beyond their declared ranges."""
     for name, value in values.items():
         if name in ("max_batch_s", "max_piece_s"):
             continue
@@ -234,7 +256,7 @@ def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
 
 
 RULES = Rules(translate=translate_espnet1, check=option_faults)
-"""ESPnet1's files are read, too."""
+"""Reads ESPnet1's decoding files, too."""
 
 
 def parse_inference(argv: Sequence[str], *, description: str | None = None) -> InferenceOptions:
@@ -243,14 +265,14 @@ def parse_inference(argv: Sequence[str], *, description: str | None = None) -> I
 
 
 def given_options(schema: type[Any], argv: Sequence[str]) -> set[str]:
-    """Names of the options that a command line and its --config files give, after it was parsed without mistakes."""
+    """Names of the options given on a command line and in its --config files, after it was parsed without errors."""
     line = read_command_line(argv, options_of(schema), Mistakes())
     files = [read_layer(Path(path), RULES) for path in line.configs]
     return {*line.values, *(name for layer in files for name in layer.values)}
 
 
 def check_decode_config(path: Path, arguments: Sequence[str] = ()) -> InferenceOptions:
-    """What `asr_inference --config PATH ARGUMENTS` would be told, apart from its data, output and model.
+    """The options of `asr_inference --config PATH ARGUMENTS`, except data, output and model.
 
     UserError with file and line. Options that the search does not use are logged as a warning.
     """
@@ -267,14 +289,14 @@ def check_decode_config(path: Path, arguments: Sequence[str] = ()) -> InferenceO
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """What the decode.yaml of a model's folder says, checked: a mistake is reported with file and line."""
+    """The checked options of the decode.yaml in a model's folder. Errors name file and line."""
     layer = read_layer(path, RULES)
     options = resolve(DecodeOptions, [layer], rules=RULES)
     return {name: getattr(options, name) for name in layer.values}
 
 
 def read_decode_config(path: Path) -> DecodeOptions:
-    """The options of the search in a configuration of asr_inference; others may be there and are left out."""
+    """The search options in a configuration of asr_inference. Other options are ignored."""
     layer = read_layer(path, RULES)
     known = options_of(DecodeOptions)
     mine = Layer({name: value for name, value in layer.values.items() if name in known}, layer.where)
@@ -286,7 +308,7 @@ def read_decode_config(path: Path) -> DecodeOptions:
 
 
 def merged_options(settings: Mapping[str, Any], given: Mapping[str, Any], *, allow_import: bool) -> DecodeOptions:
-    """What a model's folder brings, with what the user gives instead. A folder may not choose code to run."""
+    """The options of a model's folder, overridden by the user's. A folder may not choose code to run."""
     named = settings.get("search")
     if named is not None and is_import(named) and "search" not in given and not allow_import:
         raise UserError(
@@ -302,9 +324,9 @@ def part_of(options: Any, schema: type[Options]) -> Options:
 
 
 def unused_options(kind: SearchKind, given: set[str]) -> str | None:
-    """A sentence about given options that this search does not read."""
+    """A message about given options that this search does not use."""
     known = [name for name in options_of(DecodeOptions) if name not in ("search", "search_conf")]
-    # 0 for a model that may not be there is what search lexicon asks for.
+    # The error message of search lexicon asks for lm_weight 0, so that is no mistake.
     ignored = () if kind.takes_lm else ("lm_weight",)
     unused = [name for name in known if name in given and name not in (*kind.uses, *ignored)]
     unused += [name for name, weight in WEIGHTED.items() if name in given and weight not in (*kind.uses, *ignored)]
@@ -312,7 +334,7 @@ def unused_options(kind: SearchKind, given: set[str]) -> str | None:
 
 
 def report_idle(kind: SearchKind | None, given: Mapping[str, Any], *, has_lm: bool, has_ngram: bool) -> None:
-    """Warn of given options that change nothing: the search does not read them, or there is no model to weigh.
+    """Warn about given options without effect: the search does not use them, or their model is missing.
 
     `kind` None: the search is not known yet.
     """
@@ -323,10 +345,10 @@ def report_idle(kind: SearchKind | None, given: Mapping[str, Any], *, has_lm: bo
         ("ngram_weight", has_ngram, "n-gram (asr_inference and pack take one as --ngram_file)"),
     ):
         if given.get(name) and not is_there and (kind is None or name in kind.uses):
-            logger.warning("%s %g changes nothing: there is no %s", name, given[name], model)
+            logger.warning("%s %g has no effect: there is no %s", name, given[name], model)
 
 
 def report_missing_ctc(has_ctc: bool, given: Collection[str], kind: SearchKind) -> None:
-    """Warn of a given weight of CTC that the model does not have."""
+    """Warn about a given ctc_weight if the model has no CTC."""
     if not has_ctc and "ctc_weight" in given and "ctc_weight" in kind.uses:
-        logger.warning("ctc_weight changes nothing: the model was trained without CTC")
+        logger.warning("ctc_weight has no effect: the model was trained without CTC")

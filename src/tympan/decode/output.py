@@ -1,6 +1,6 @@
-"""Hypotheses as files: CTM lines, SRT and WebVTT subtitles, and ESPnet2's output tree.
+"""Write hypotheses as files: CTM lines, SRT and WebVTT subtitles, and ESPnet2's output tree.
 
-The tree is Nbest_recog/{token,token_int,score,text}, the jobs' directories, and the best on top.
+The tree has Nbest_recog/{token,token_int,score,text} in the directory of each job, and the best hypotheses at its top.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CAPTION_GAP_S = 0.7
 def ctm(name: str, words: Sequence[Word], *, channel: str = "1") -> str:
     """NIST's time-marked conversation format: name, channel, start, duration, word, confidence.
 
-    Blanks separate its columns, so those in a name become '_'.
+    Spaces separate its columns, so spaces in a name become '_'.
     """
     name = "_".join(name.split())
     return "".join(
@@ -34,9 +34,9 @@ def ctm(name: str, words: Sequence[Word], *, channel: str = "1") -> str:
 
 
 def srt(words: Sequence[Word]) -> str:
-    """Pieces of the text as it is written: a new one at a pause, and before a line grows too long to be read.
+    """SRT captions. A new one begins at a pause, and before a line gets too long to read.
 
-    A blank line ends each, the last one too.
+    An empty line ends every caption, including the last one.
     """
     return "".join(
         f"{number}\n{_clock(caption[0].start_s)} --> {_clock(caption[-1].end_s)}\n{_written(caption)}\n\n"
@@ -45,7 +45,7 @@ def srt(words: Sequence[Word]) -> str:
 
 
 def vtt(words: Sequence[Word]) -> str:
-    """The same captions in WebVTT, the format that browsers play."""
+    """The same captions in WebVTT, the format of web browsers."""
     captions = "".join(
         f"{_clock(caption[0].start_s, '.')} --> {_clock(caption[-1].end_s, '.')}\n{_escaped(_written(caption))}\n\n"
         for caption in _captions(words)
@@ -54,7 +54,7 @@ def vtt(words: Sequence[Word]) -> str:
 
 
 def _escaped(text: str) -> str:
-    """`<unk>` would be a tag."""
+    """Escape markup: `<unk>` would be a tag."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
@@ -95,7 +95,7 @@ def write_output_tree(
     nbest: int,
     nj: int,
 ) -> None:
-    """All results in the order of `ids`. With several jobs, logdir/output.JOB holds a share each."""
+    """All results in the order of `ids`. With several jobs, each logdir/output.JOB holds a part of them."""
     done = [results[name] for name in ids if name in results]
     clear_output_tree(directory, nbest=nbest, jobs=nj if nj > 1 else 0)
     for rank in range(nbest):
@@ -115,7 +115,7 @@ def write_output_tree(
 
 
 def clear_output_tree(directory: Path, *, nbest: int = 0, jobs: int = 0) -> None:
-    """Take away what an earlier decode left here, but for the first `nbest` ranks of the first `jobs` jobs."""
+    """Remove the results of an earlier decode, except the first `nbest` ranks of the first `jobs` jobs."""
     if not nbest:
         _take_away(directory, (*KINDS, "hyps.jsonl", "ctm"))
     of_jobs = [folder for folder in (directory / "logdir").glob("output.*") if folder.is_dir()]
@@ -130,7 +130,7 @@ def clear_output_tree(directory: Path, *, nbest: int = 0, jobs: int = 0) -> None
 
 
 def _number(name: str, before: str, after: str) -> int:
-    """Of a folder that carries one; 0 for others, which are not ours."""
+    """The number in a folder's name; 0 for other folders, which no decode wrote."""
     number = name.removeprefix(before).removesuffix(after)
     return int(number) if number.isdecimal() else 0
 

@@ -1,4 +1,4 @@
-"""A model folder that can be moved: configuration, weights, tokens, statistics, language models, decode settings."""
+"""Pack a model into a folder that can be moved: config, weights, tokens, statistics, language models, decode.yaml."""
 
 from __future__ import annotations
 
@@ -31,29 +31,29 @@ from tympan.text.ngram.load import load_ngram
 from tympan.text.vocabulary import UNK, read_token_list
 
 TEXT_KEYS = ("token_type", "cleaner", "g2p", "preprocessor", "preprocessor_conf")
-"""What decoding needs of the options of text, beside the token list."""
+"""The text options that decoding needs, besides the token list."""
 
 
 def pack_model(
     files: ModelFiles, output: Path, *, options: DecodeOptions | None = None, allow_import: bool = False
 ) -> Path:
-    """Write the folder and load it once, so that a packed model is known to work.
+    """Write the folder and load it once, to check that the packed model works.
 
-    Without `options`, those that the model's own folder brings are kept.
+    Without `options`, those of the model's own folder are kept.
     """
     files.check()
     if options is None and files.settings:
         options = merged_options(files.settings, {}, allow_import=allow_import)
     if output.exists() and any(output.iterdir()):
-        raise UserError(f"{output}: is not empty; choose another folder for the packed model")
+        raise UserError(f"{output}: not empty; choose another folder for the packed model")
     with atomic_folder(output) as folder:
         _write(files, folder, options, allow_import=allow_import)
         try:
             _try(folder, files, options or DecodeOptions(), allow_import=allow_import)
         except UserError as error:
-            # The folder that the message names is gone when it is read.
+            # The message would name a temporary folder that no longer exists.
             reason = str(error).replace(str(folder), str(output))
-            raise UserError(f"nothing was packed, the model can't be loaded: {reason}") from None
+            raise UserError(f"nothing was packed because the model can't be loaded: {reason}") from None
     return output
 
 
@@ -71,7 +71,7 @@ def _write(files: ModelFiles, output: Path, options: DecodeOptions | None, *, al
 
 
 def _try(output: Path, files: ModelFiles, options: DecodeOptions, *, allow_import: bool) -> None:
-    """Load what was packed. A part that is not found there raises nothing: the model would only be worse."""
+    """Load the packed model, and raise a UserError for a missing part. Loading alone would not report it."""
     found = find_model(output)
     recognizer = Recognizer(load_model(found, allow_import=allow_import), options)
     is_tried = "ngram_weight" in recognizer.kind.uses and options.ngram_weight != 0
@@ -79,11 +79,11 @@ def _try(output: Path, files: ModelFiles, options: DecodeOptions, *, allow_impor
         load_ngram(found.ngram_file)  # another search may be chosen later
     parts = ("lm_file", "ngram_file")
     lost = [part for part in parts if (files.paths[part] is None) != (found.paths[part] is None)]
-    assert not lost, f"{output}: {', '.join(lost)} is not found in the packed folder"
+    assert not lost, f"{output}: the packed folder lacks {', '.join(lost)}"
 
 
 def _ngram_suffix(path: Path) -> str:
-    """The file's own; a name without one gets what is in it (an n-gram is known by its contents, not by its name)."""
+    """The file's own suffix. An n-gram without one gets the suffix of its format, which its contents show."""
     if path.suffix == ".gz":
         return "".join(path.suffixes[-2:])
     return path.suffix or (".bin" if is_binary(path) else ".arpa")
@@ -124,7 +124,7 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
 
 
 def _pack_features(folder: Path, output: Path) -> None:
-    """How stored features were made, with their statistics."""
+    """Write the settings of stored features and their statistics."""
     if not (folder / FEATURES_FILE).exists():
         return
     values = _read(folder / FEATURES_FILE)
@@ -135,7 +135,7 @@ def _pack_features(folder: Path, output: Path) -> None:
 
 
 def _model_options(values: Mapping[str, Any], schema: type[TrainConfig]) -> dict[str, Any]:
-    """What makes the model and reads its tokens. The rest is about training, data and a machine."""
+    """The options that define the model and its tokens, without those about training, data and the machine."""
     options = options_of(schema)
     names = [name for name, item in options.items() if item.extra.group == MODEL and name != "init"]
     return {name: values[name] for name in (*names, *TEXT_KEYS) if name in values}
@@ -149,9 +149,9 @@ def _tokens(values: Mapping[str, Any], files: ModelFiles, name: str = "token_lis
 
 
 def _write_weights(weights: Mapping[str, Tensor], target: Path) -> None:
-    # A tensor that shares its memory with another can't be saved as it is.
+    # Tensors that share memory can't be saved as they are.
     weights = {name: value.clone().contiguous() for name, value in weights.items()}
-    # Not save_file: its files are private to the user who packs, and a packed model is for others.
+    # Not save_file: only the user who packs could read its files, and a packed model is for others.
     with atomic_write(target, "wb") as stream:
         stream.write(save(weights))
 

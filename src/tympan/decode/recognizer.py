@@ -1,4 +1,4 @@
-"""The recognizer: audio in, text with times out. Batched, bounded in memory, the same for any batch."""
+"""The recognizer: audio in, text with times out. Memory is bounded, and batching does not change the result."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tympan.text.tokenizer import SPACE
 from tympan.text.words import join_words
 
 CPU_SECONDS, CPU_PADDING = 20.0, 0.05
-"""An encoder that pays for padding on a CPU takes this much audio at once, with this share of padding: a sentence keeps
-it busy, and padding costs as much as speech. The search takes the whole batch.
+"""Maximum seconds of audio and share of padding per group, for encoders on a CPU that compute padding like speech.
+One sentence is enough to use the CPU fully. The search still takes the whole batch.
 """
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
-"""Frames times states: a byte each."""
+"""Maximum of frames times states in an alignment, at one byte each."""
 
 
 class Recognizer:
@@ -66,15 +66,15 @@ class Recognizer:
         limits: BatchLimits | None = None,
         **options: Any,
     ) -> Recognizer:
-        """A folder that `tympan pack` made, an experiment directory, or OWNER/NAME on a model hub.
+        """Load a folder made by `tympan pack`, an experiment directory, or OWNER/NAME on a model hub.
 
-        `options` are fields of DecodeOptions, over those that the folder brings.
+        `options` are fields of DecodeOptions. They override those of the folder.
         """
         files = find_model(model)
         known = [item.name for item in dataclasses.fields(DecodeOptions)]
         unknown = [name for name in options if name not in known]
         if unknown:
-            raise UserError(f"there is no decode option '{unknown[0]}'; known: {', '.join(known)}")
+            raise UserError(f"there is no decode option '{unknown[0]}'; the options are {', '.join(known)}")
         defaults = speech_kind(files.config_values()).config_class.DECODE_DEFAULTS
         chosen = merged_options({**defaults, **files.settings}, options, allow_import=allow_import)
         loaded = load_model(files, device=named_device(device), dtype=dtype, allow_import=allow_import)
@@ -85,7 +85,7 @@ class Recognizer:
 
     @property
     def rate(self) -> int:
-        """Samples per second that the model takes."""
+        """Sample rate of the model's input, in Hz."""
         return self.loaded.input.rate
 
     @property
@@ -110,8 +110,8 @@ class Recognizer:
     ) -> Hypothesis | list[Hypothesis] | list[list[Hypothesis]]:
         """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list.
 
-        With `nbest`, each recording gives a list of up to that many hypotheses, the best first. There are at most
-        `beam_size`, and one for a recording that is cut into pieces.
+        With `nbest`, each recording gives a list of up to that many hypotheses, best first. There are at most
+        `beam_size`, and only one for a recording that is cut into pieces.
         """
         if nbest is not None:
             self._keep(nbest)
@@ -123,7 +123,7 @@ class Recognizer:
         return ranked if isinstance(audio, list) else ranked[0]
 
     def encode(self, audio: AudioInput, *, rate: int | None = None) -> Encoding:
-        """The encoder's output and CTC log posteriors of one recording, which is not cut into pieces."""
+        """The encoder's output and CTC log posteriors of one recording. The recording is not cut into pieces."""
         encoded = self.encode_batch(self._read_all([audio], rate, in_list=False))
         return Encoding(
             out=encoded.memory[0],
@@ -132,14 +132,14 @@ class Recognizer:
         )
 
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
-        """Samples (time,) at the model's rate; of several channels the first."""
+        """Samples (time,) of the first channel, at the model's rate."""
         if isinstance(audio, str | os.PathLike):
             return self._read_file(Path(audio))
         given = samples_of(audio, rate)
         return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
     def read_segment(self, segment: Segment, *, base: Path | None = None, allow_pipes: bool = False) -> np.ndarray:
-        """Likewise, of a recording as a line of wav.scp names it: a file, or a command if those are allowed."""
+        """The same for the value of a wav.scp line: a file, or a command if commands are allowed."""
         return self._read_file(
             segment.recording, start_s=segment.start_s, end_s=segment.end_s, base=base, allow_pipes=allow_pipes
         )
@@ -148,29 +148,29 @@ class Recognizer:
         """Stored samples at the model's rate, or stored features, as `recognize` takes them."""
         if array.ndim == 2 and self.loaded.input.wants_features:
             if not np.isfinite(array).all():
-                raise UserError("the features hold values that are not finite numbers (nan or inf)")
+                raise UserError("the features contain nan or inf")
             return array
         if array.ndim == 2 and array.shape[1] > MAX_CHANNELS:
-            raise UserError(f"the model hears audio, and this is a matrix {array.shape} of features: give recordings")
+            raise UserError(f"the model takes audio, but this is a matrix {array.shape} of features: give recordings")
         return samples_of(array, self.rate).samples
 
     def check_length(self, speech: np.ndarray) -> None:
-        """UserError for speech that makes no encoder frame."""
+        """UserError for speech that is too short for one encoder frame."""
         length = len(speech)
         if self.loaded.input.wants_features and speech.ndim == 1:
             length = int(self.duration_s(speech) * 100)
         if length == 0 or int(self.loaded.model.output_lengths(torch.tensor([length]))) < 1:
-            raise UserError(f"too short: {self.duration_s(speech):.3f} s make no encoder frame")
+            raise UserError(f"{self.duration_s(speech):.3f} s of audio are too short for one encoder frame")
 
     def duration_s(self, speech: np.ndarray) -> float:
-        """Of samples (time,), or of features (frames, size)."""
+        """Duration of samples (time,), or of features (frames, size)."""
         return len(speech) * (1 / self.rate if speech.ndim == 1 else self.loaded.input.feature_shift_s)
 
     def recognize(self, recordings: Sequence[np.ndarray]) -> Iterator[tuple[int, list[Hypothesis]]]:
         """(index, n-best) for each recording, samples (time,) or features (frames, size), the longest first.
 
-        A recording longer than `max_piece_s` is cut at pauses; it gets one hypothesis, its segments joined. This plans
-        which segments are decoded together: give `decode` utterances whose batch is planned already.
+        A recording longer than `max_piece_s` is cut at pauses; the hypotheses of its segments are joined into one.
+        This method plans the batches. Use `decode` for a batch that is already planned.
         """
         speech = {str(index): recording for index, recording in enumerate(recordings)}
         segments = {name: self.cut(recording, name=name) for name, recording in speech.items()}
@@ -185,7 +185,7 @@ class Recognizer:
     def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those.
 
-        Digital silence has no text: a model may hear something in it.
+        Digital silence always gives an empty text, because a model may invent words for it.
         """
         heard = [index for index, speech in enumerate(inputs) if not _is_silence(speech)]
         found = dict(zip(heard, self._search([inputs[index] for index in heard]), strict=True)) if heard else {}
@@ -193,16 +193,16 @@ class Recognizer:
 
     @torch.inference_mode()
     def encode_batch(self, inputs: Sequence[np.ndarray]) -> Encoded:
-        """A batch through features and encoder. An input too short for one frame is a UserError."""
+        """Compute features and encoder output of a batch. UserError for an input too short for one frame."""
         model = self.loaded.model
         prepared = self.loaded.input.prepare(inputs)
         lengths = [len(item) for item in prepared]
         frames = model.output_lengths(torch.tensor(lengths, device=self.loaded.device))
         if int(frames.min()) < 1:
-            raise UserError(f"{min(lengths)} samples or frames are too short: the encoder makes no frame of them")
+            raise UserError(f"{min(lengths)} samples or frames are too short for one encoder frame")
         groups: Sequence[Sequence[int]] = [range(len(inputs))]
         if self.loaded.device.type == "cpu" and not (isinstance(model, Packs) and model.packs_batches):
-            # The batch stays what was planned; an encoder that computes padding takes it in smaller groups.
+            # The batch stays as planned. An encoder that computes padding gets it in smaller groups.
             seconds = [self.duration_s(item) for item in inputs]
             groups = group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS)
         outputs: dict[int, Tensor] = {}
@@ -220,21 +220,21 @@ class Recognizer:
         )
 
     def align(self, audio: AudioInput, text: str) -> Hypothesis:
-        """When each token of a given text is said; the score is the log probability of the best alignment.
+        """Start and end of each token of a given text. The score is the log probability of the best alignment.
 
-        An array holds samples at the model's rate, or features. The text is cleaned as in training.
+        An array must hold samples at the model's rate, or features. The text is cleaned as in training.
         """
         samples = audio if isinstance(audio, np.ndarray) else self.read(audio)
         given = self.given_text(text)
         if not self.loaded.model.has_ctc:
-            raise UserError("alignment needs CTC, and this model was trained without (ctc_weight 0)")
+            raise UserError("alignment needs CTC, but this model was trained without it (ctc_weight 0)")
         self.check_length(samples)
         shift = self.loaded.input.frame_shift_s
         about_frames = int(self.duration_s(samples) / shift)
         if about_frames * (2 * len(given.ids) + 1) > MAX_ALIGNMENT_CELLS:
             raise UserError(
                 f"{about_frames} frames and {len(given.ids)} tokens are too many for one alignment: "
-                "cut the recording (segments)"
+                "cut the recording, for example with a `segments` file"
             )
         segments = (
             (segment.start_s, self.encode_batch([take_segment(segment, samples, self.rate)]))
@@ -252,7 +252,7 @@ class Recognizer:
         return dataclasses.replace(hypothesis, text=given.text, tokens=given.tokens, times=found.times)
 
     def given_text(self, text: str) -> GivenText:
-        """The tokens of a text, and which of them the model does not know; UserError if it knows none."""
+        """The tokens of a text, and those that are unknown to the model. UserError if all are unknown."""
         return read_given_text(text, self.loaded.codec)
 
     def cut(self, speech: np.ndarray, *, name: str = "") -> list[Segment]:
@@ -262,10 +262,10 @@ class Recognizer:
         return cut_at_pauses(speech, self.rate, max_s=self.limits.max_piece_s, recording=name)
 
     def _read_file(self, source: str | Path, **how: Any) -> np.ndarray:
-        """A file (a Path), or what a line of wav.scp names (a string)."""
+        """Read a file (a Path), or the value of a wav.scp line (a string)."""
         samples = read_audio(source, rate=self.rate, channel=0, **how).samples
         try:
-            check_samples(samples, remedy="write the file as 16-bit PCM, or scale it")
+            check_samples(samples, remedy="write the file as 16-bit PCM, or scale its samples")
         except UserError as error:
             raise UserError(f"{source}: {error}") from None
         return samples
@@ -291,7 +291,7 @@ class Recognizer:
 
     def _read_item(self, audio: AudioInput, index: int, rate: int | None) -> np.ndarray:
         if isinstance(audio, numbers.Real):
-            raise UserError("a list holds recordings: give samples as an array, numpy.array(samples)")
+            raise UserError("a list must hold recordings: give samples as an array, numpy.array(samples)")
         try:
             samples = self.read(audio, rate=rate)
             self.check_length(samples)
@@ -300,7 +300,7 @@ class Recognizer:
         return samples
 
     def _plan(self, speech: dict[str, np.ndarray], segments: Sequence[Segment]) -> Iterator[list[Segment]]:
-        """Batches of segments; those of digital silence first, which cost nothing."""
+        """Batches of segments. Those of digital silence come first, because they need no computation."""
         arrays = [take_segment(segment, speech[segment.recording], self.rate) for segment in segments]
         heard = [index for index, array in enumerate(arrays) if not _is_silence(array)]
         if silent := sorted(set(range(len(segments))) - set(heard)):
@@ -312,7 +312,7 @@ class Recognizer:
 
     def _search(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         encoded = self.encode_batch(inputs)
-        # A decoder may say blank where CTC does not keep it from it: it is nothing to read.
+        # Without CTC, a decoder may output the blank token. It is not part of the text.
         blank_id = self.loaded.model.blank_id
         found = [
             [ended.without(blank_id) for ended in hypotheses[: self.options.nbest]]
@@ -320,7 +320,7 @@ class Recognizer:
         ]
         if not all(found):
             raise UserError(
-                "the model's scores are not finite numbers, so there is no hypothesis (weights, or --dtype)"
+                "the scores are nan or inf, so there is no hypothesis. Check the weights, or try --dtype float32"
             )
         best = [hypotheses[0].token_ids for hypotheses in found]
         return [
@@ -350,7 +350,7 @@ class Recognizer:
         )
 
     def _silence(self) -> Hypothesis:
-        """What the search says before it has heard anything."""
+        """The hypothesis of the search before the first frame."""
         (nothing,) = self.search.partial(self.search.start(1))
         aligned = Aligned([], 0.0) if self.loaded.model.has_ctc else None
         return self._hypothesis(dataclasses.replace(nothing, score=0.0, scores={}), aligned)
@@ -363,13 +363,13 @@ class Recognizer:
 
 
 def _is_silence(speech: np.ndarray) -> bool:
-    """Digital silence; features are never."""
+    """True for samples that are all 0; never for features."""
     return speech.ndim == 1 and not speech.any()
 
 
 def _log_posteriors(model: SpeechModel, outputs: Sequence[Tensor]) -> Tensor:
-    """(U, T, V), zero beyond each utterance. The frames of a token lie behind one another: searches and alignments want
-    few tokens of all frames. Utterance by utterance: this is the largest tensor of all, padding would count double.
+    """(U, T, V), zero beyond the end of each utterance. The frames of a token are contiguous in memory: searches and
+    alignments read few tokens of all frames. Computed per utterance to save memory: this is the largest tensor.
     """
     frames = max(len(out) for out in outputs)
     by_token: Tensor | None = None
@@ -387,9 +387,9 @@ def _seconds(token: AlignedToken, frame_shift_s: float) -> tuple[float, float]:
 
 
 def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    # Half precision would cut samples to 8 or 11 bits; the model casts what comes after its frontend.
+    # Half precision would round samples to 8 or 11 bits, so the model casts only after its frontend.
     wide = dtype if dtype == torch.float64 else torch.float32
-    # Features are mapped from their archive, and torch warns of what it could not write to.
+    # Features may be memory-mapped and read-only, which torch warns about: require a writable array.
     tensors = [torch.from_numpy(np.require(item, requirements=["C", "W"])).to(wide) for item in inputs]
     lengths = torch.tensor([len(item) for item in tensors])
     return pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)

@@ -23,17 +23,17 @@ class FullScorer(Protocol):
     def start(self, encoded: Encoded, beams: int, /) -> BeamState: ...
 
     def step(self, tokens: Tensor, state: Any, /) -> tuple[Tensor, BeamState]:
-        """Tokens (U, B), the last of each hypothesis, sos at first -> log scores (U, B, V) of what may follow."""
+        """Last token of each hypothesis (U, B), sos at first -> log scores (U, B, V) of the next token."""
         ...
 
 
 class PartialScorer(Protocol):
-    """Scores only selected candidates, because the whole vocabulary would cost too much: the CTC prefix score."""
+    """Scores only selected candidates, because the whole vocabulary would take too long: the CTC prefix score."""
 
     def start(self, encoded: Encoded, beams: int, /) -> BeamState: ...
 
     def step(self, tokens: Tensor, state: Any, /, *, candidates: Tensor | None) -> tuple[Tensor, BeamState]:
-        """Log scores (U, B, C) of the candidates (U, B, C), of the whole vocabulary if there are none."""
+        """Log scores (U, B, C) of the candidates (U, B, C), or of the whole vocabulary if None."""
         ...
 
 
@@ -65,13 +65,13 @@ class LmScorer:
 
 @dataclass(frozen=True)
 class LengthBonusState(BeamState):
-    """One, of the right type and place."""
+    """The number 1 in the right dtype and on the right device."""
 
     one: Tensor = field(metadata=STATIC)  # ()
 
 
 class LengthBonus:
-    """One for every token, eos included."""
+    """A score of 1 for every token, eos included."""
 
     def __init__(self, vocab_size: int) -> None:
         self.vocab_size = vocab_size

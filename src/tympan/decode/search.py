@@ -1,9 +1,9 @@
-"""Searches: what a search is, which ones there are, and what each of them needs and uses.
+"""Searches: their interface, the list of them, and what each one needs and uses.
 
-This module imports no torch: the options of the commands, and checks of a configuration, read it.
+This module does not import torch, because command options and configuration checks read it.
 
-A new search is a class like `Search`, a `SearchKind` that describes it, and a line in `SEARCHES`. Without that line it
-is chosen as `--search package.module:KIND`.
+To add a search, write a class like `Search`, a `SearchKind` that describes it, and a line in `SEARCHES`. Without that
+line, choose it as `--search package.module:KIND`.
 
 Shapes in this package: U utterances, B beams (hypotheses of an utterance), C candidates, V vocabulary, T
 encoder frames.
@@ -40,12 +40,12 @@ SEARCHES = Registry(
         "transducer_greedy": "tympan.decode.transducer_kinds:GREEDY",
     },
 )
-"""Where the `SearchKind` of a name is. It is imported when the name is chosen, and for the help."""
+"""Module and name of each `SearchKind`. It is imported when it is chosen, and for the help."""
 
 Need = Literal["ctc", "decoder", "lexicon"]
 NEEDS: dict[Need, str] = {
-    "ctc": "CTC, and this model was trained without (ctc_weight 0)",
-    "decoder": "an attention decoder, and this model has none",
+    "ctc": "CTC, but this model was trained without it (ctc_weight 0)",
+    "decoder": "an attention decoder, but this model has none",
     "lexicon": "a model whose tokens are phones of a lexicon: one trained with --token_type phn --g2p FILE",
 }
 
@@ -64,7 +64,7 @@ class Encoded:
         return self.memory.size(0)
 
     def select(self, index: Tensor) -> Encoded:
-        """Only these utterances, without the padding that they no longer need."""
+        """Only these utterances, cut to the longest of them."""
         lengths = self.lengths[index]
         frames = int(lengths.max())
         log_probs = None if self.log_probs is None else self.log_probs[index, :frames]
@@ -79,29 +79,29 @@ class Ended:
     """Without sos and eos."""
     score: float
     scores: dict[str, float]
-    """Of each scorer, before weighting."""
+    """Score of each scorer, before weighting."""
     words: tuple[tuple[str, int], ...] | None = None
-    """Words with how many of the tokens each takes, where a lexicon says so."""
+    """Words with the number of tokens of each, from searches with a lexicon."""
     is_ended_twice: bool = False
-    """It ended by itself in the last step, where ESPnet2 gives every hypothesis an eos: its length counts both."""
+    """True if it ended by itself in the last step. There ESPnet2 appends a second eos, and its length counts both."""
 
     @property
     def length(self) -> int:
-        """Tokens with sos and eos, as ESPnet2 counts a hypothesis."""
+        """Number of tokens with sos and eos, as ESPnet2 counts them."""
         return len(self.token_ids) + 2 + self.is_ended_twice
 
     def without(self, token_id: int) -> Ended:
-        """The same with this token left out."""
+        """A copy without this token."""
         if token_id not in self.token_ids:
             return self
         return replace(self, token_ids=tuple(one for one in self.token_ids if one != token_id))
 
 
 class Search(Protocol[State]):
-    """From the encoding of a batch to the hypotheses of every utterance.
+    """Turns the encoding of a batch into the hypotheses of every utterance.
 
-    `start`, then `accept` once or many times, then `finish`. Offline decoding accepts the whole encoding at once. The
-    frames of one utterance may come in any number of pieces, and the result is the same. The result for an utterance
+    Call `start`, then `accept` once or many times, then `finish`. Offline decoding accepts the whole encoding at once.
+    The result does not depend on the number of pieces that the frames come in. The result for an utterance
     does not depend on the others in the batch.
 
     A state is never changed in place: an older one stays valid.
@@ -112,15 +112,15 @@ class Search(Protocol[State]):
         ...
 
     def accept(self, state: State, encoded: Encoded, /) -> State:
-        """Take the next frames of every utterance; `encoded.lengths` says how many, 0 for one that is over."""
+        """Take the next frames of every utterance. `encoded.lengths` holds their number, 0 for a finished utterance."""
         ...
 
     def partial(self, state: State, /) -> list[Ended]:
-        """The best hypothesis so far of every utterance; an empty one where the search can't tell before the end."""
+        """The best hypothesis so far of every utterance. It is empty if the search has no result before the end."""
         ...
 
     def finish(self, state: State, /) -> list[list[Ended]]:
-        """The hypotheses of every utterance, best first. None at all means that the scores were not numbers."""
+        """The hypotheses of every utterance, best first. An empty list means that the scores were nan."""
         ...
 
 
@@ -129,20 +129,20 @@ Builder = Callable[["LoadedModel", "DecodeOptions"], Search[Any]]
 
 @dataclass(frozen=True)
 class SearchKind:
-    """A search as a user chooses it."""
+    """Describes a search: its name, help, options and needs."""
 
     name: str
     help: str
     builder: str | Builder
-    """What makes the search for a model, or where that is: `module:function`, imported when it is needed."""
+    """Function that builds the search for a model, or its name as `module:function`, imported when needed."""
     uses: Collection[str] = ()
-    """The options of `tympan.decode.options.DecodeOptions` that it reads. To give another one is reported."""
+    """The options of `tympan.decode.options.DecodeOptions` that it uses. Other given options cause a warning."""
     needs: tuple[Need, ...] = ()
-    """What the model must have."""
+    """What the model must have, as keys of `NEEDS`."""
     takes_lm: bool = True
     """False: a neural LM is an error unless its weight is 0. Searches that only ignore it leave this true."""
     options: type[Any] | None = None
-    """A dataclass of options of its own, which the user gives as `search_conf`."""
+    """A dataclass of additional options, which the user gives as `search_conf`."""
 
     def build(self, loaded: LoadedModel, options: DecodeOptions) -> Search[Any]:
         """The search for a model. UserError if the model lacks something, or the options do not fit."""
@@ -154,13 +154,13 @@ class SearchKind:
         return builder(loaded, options)
 
     def check_options(self, options: DecodeOptions, *, has_lm: bool) -> None:
-        """UserError for what can be known to be wrong without the model."""
+        """UserError for mistakes that can be found without the model."""
         if has_lm and not self.takes_lm and options.lm_weight != 0:
-            raise UserError(f"search {self.name} takes no neural LM: leave out --lm_file, or say --lm_weight 0")
+            raise UserError(f"search {self.name} takes no neural LM: leave out --lm_file, or give --lm_weight 0")
         self.own_options(options.search_conf)
 
     def own_options(self, search_conf: dict[str, Any]) -> Any:
-        """An instance of `options`, checked and complete; None for a search without own options."""
+        """An instance of `options`, checked and complete; None for a search without additional options."""
         if self.options is not None:
             return resolve(self.options, [Layer(search_conf, lambda path: f"search_conf {'.'.join(path)}")])
         if search_conf:
@@ -172,12 +172,12 @@ def find_search(name: str) -> SearchKind:
     """The search of this name, or the one that `package.module:KIND` names."""
     kind = _imported(SEARCHES.target(name))
     if not isinstance(kind, SearchKind):
-        raise UserError(f"search '{name}': {name.partition(':')[2]} is no tympan.decode.search.SearchKind")
+        raise UserError(f"search '{name}': {name.partition(':')[2]} is not a tympan.decode.search.SearchKind")
     return kind
 
 
 def choose_search(model: SpeechModel, name: str | None) -> SearchKind:
-    """The search of this name, or the first that the model offers. One of the user's own is taken as it is."""
+    """The search of this name, or the first one that the model offers. A user's own search is not restricted."""
     if name is None:
         return find_search(model.searches[0])
     if not is_import(name) and name not in model.searches:
@@ -186,7 +186,7 @@ def choose_search(model: SpeechModel, name: str | None) -> SearchKind:
 
 
 def run_search(search: Search[State], encoded: Encoded) -> list[list[Ended]]:
-    """Everything at once."""
+    """Search a whole encoding at once."""
     return search.finish(search.accept(search.start(encoded.utterances), encoded))
 
 
@@ -213,7 +213,7 @@ JOINT = SearchKind(
 )
 CTC_GREEDY = SearchKind(
     "ctc_greedy",
-    help="best token of every CTC frame",
+    help="most likely token of every CTC frame",
     builder="tympan.decode.ctc_search:build_greedy",
     needs=("ctc",),
 )
@@ -233,7 +233,7 @@ RESCORE = SearchKind(
 )
 LEXICON = SearchKind(
     "lexicon",
-    help="words of a pronunciation lexicon, with an n-gram of words",
+    help="word search over a pronunciation lexicon, with an n-gram over words",
     builder="tympan.decode.lexicon_search:build_lexicon",
     uses=("beam_size", "nbest", "ngram_weight", "penalty"),
     needs=("ctc", "lexicon"),

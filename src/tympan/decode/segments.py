@@ -1,4 +1,4 @@
-"""Segments of recordings, and which of them are decoded together.
+"""Cut recordings into segments, and plan which segments are decoded together.
 
 A long recording is cut where it is quiet, so that an hour of speech needs the memory of a minute.
 """
@@ -17,9 +17,9 @@ SMOOTHING_S = 0.3
 
 
 def cut_at_pauses(samples: np.ndarray, rate: int, *, max_s: float, recording: str = "") -> list[Segment]:
-    """Segments of samples (time,), at most `max_s` long: each ends where its second half is quietest.
+    """Segments of samples (time,), at most `max_s` seconds long. Each ends where its second half is quietest.
 
-    The last one is no shorter than a quarter of that: a rest of some frames could not be decoded.
+    The last one is at least a quarter of `max_s` long, because a few frames could not be decoded.
     """
     longest = int(max_s * rate)
     ends: list[int] = []
@@ -38,7 +38,7 @@ def cut_at_pauses(samples: np.ndarray, rate: int, *, max_s: float, recording: st
 
 
 def take_segment(segment: Segment, samples: np.ndarray, rate: int) -> np.ndarray:
-    """Its samples. The bounds are whole samples, divided by the rate: multiplied again they are exact."""
+    """The samples of a segment. Its bounds are sample indices divided by the rate, so the rounding is exact."""
     end = None if segment.end_s is None else round(segment.end_s * rate)
     return samples[round(segment.start_s * rate) : end]
 
@@ -46,9 +46,8 @@ def take_segment(segment: Segment, samples: np.ndarray, rate: int) -> np.ndarray
 def plan_by_length(lengths: Sequence[float], *, batch_size: int, max_total: float) -> list[list[int]]:
     """Which utterances are decoded together: indices into `lengths`, longest first.
 
-    A batch has at most `batch_size` of them, and a length of at most `max_total` with padding.
-
-    What is longer than `max_total` by itself is a batch of one.
+    A batch has at most `batch_size` utterances and a total length of at most `max_total` with padding. An utterance
+    longer than `max_total` is a batch of its own.
     """
     batches: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -62,20 +61,20 @@ def plan_by_length(lengths: Sequence[float], *, batch_size: int, max_total: floa
 
 
 def _quietest(loudness: np.ndarray) -> int:
-    """The middle of the longest run of digital silence: its first frame would lie right behind speech."""
-    places = np.flatnonzero(loudness == loudness.min())
-    runs = np.split(places, np.flatnonzero(np.diff(places) > 1) + 1)
+    """The middle of the longest run of quietest frames. Its first frame would be too close to the speech before it."""
+    quiet = np.flatnonzero(loudness == loudness.min())
+    runs = np.split(quiet, np.flatnonzero(np.diff(quiet) > 1) + 1)
     run = max(runs, key=len)
     return int(run[len(run) // 2])
 
 
 def _loudness(samples: np.ndarray, hop: int) -> np.ndarray:
-    """Mean energy around each frame's beginning: a short gap between two sounds is no pause."""
+    """Mean energy around the start of each frame. The mean ignores short gaps between two sounds."""
     frames = len(samples) // hop
     rows = samples[: frames * hop].reshape(frames, hop)
     energy = np.einsum("th,th->t", rows, rows, dtype=np.float64) / hop  # without a copy in float64
     half = max(1, int(SMOOTHING_S / FRAME_S / 2))
     sums = np.concatenate([[0.0], np.cumsum(energy)])
-    place = np.arange(frames)
-    low, high = np.clip(place - half, 0, frames), np.clip(place + half, 0, frames)
+    index = np.arange(frames)
+    low, high = np.clip(index - half, 0, frames), np.clip(index + half, 0, frames)
     return np.asarray((sums[high] - sums[low]) / np.maximum(high - low, 1))

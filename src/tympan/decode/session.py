@@ -1,4 +1,4 @@
-"""A decode from data files to the output tree: planned by length, journalled as it goes, continued if it was killed."""
+"""Decode data files into the output tree. Batches are planned by length, and a killed decode can be continued."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 SPEECH_TYPES = (*AUDIO_TYPES, "kaldi_ark", "npy", "text_float", "csv_float")
 
 Speech = np.ndarray | UserError
-"""Samples or features as a recognizer takes them, or why there are none."""
+"""Samples or features for a recognizer, or the reason why there are none."""
 
 
 @dataclass(frozen=True)
 class DecodeSpec:
-    """Everything a process needs to build the recognizer. Compared by `key`, so that it is built once."""
+    """Everything that a process needs to build the recognizer. `key` identifies it, so that it is built only once."""
 
     files: ModelFiles
     options: DecodeOptions
@@ -62,7 +62,7 @@ class DecodeSpec:
 
 @dataclass(frozen=True)
 class DecodeTask:
-    """The unit of work: one batch of utterances, in this process or another."""
+    """The unit of work: one batch of utterances, decoded in this process or another."""
 
     spec: DecodeSpec
     utterances: tuple[Utterance, ...]
@@ -70,7 +70,7 @@ class DecodeTask:
 
 @dataclass(frozen=True)
 class Work:
-    """How the work is spread, and whether an earlier run is continued."""
+    """How the work is distributed, and whether an earlier run is continued."""
 
     nj: int = 1
     executor: Literal["local", "dask"] = "local"
@@ -80,7 +80,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Summary:
-    """What came of a decode."""
+    """The outcome of a decode."""
 
     decoded: int
     failures: tuple[Result, ...]
@@ -89,7 +89,7 @@ class Summary:
 
 
 def decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: Path, work: Work) -> Summary:
-    """Decode every utterance; results stand in `output_dir` in the order of the utterances."""
+    """Decode every utterance. The results are written to `output_dir` in the order of the utterances."""
     began = time.monotonic()
     journal = Journal(output_dir / "logdir" / "results.jsonl", _conditions(spec), resume=work.resume)
     origins = {utterance.id: origin_of(utterance) for utterance in utterances}
@@ -143,12 +143,12 @@ def read_utterances(
     index = UtteranceIndex({"speech": path}, keys=key_file)
     kind, base = require_type(data_type), Path(path).parent
     if kind not in SPEECH_TYPES:
-        raise UserError(f"{path}: type {kind} holds no speech; choose from {', '.join(SPEECH_TYPES)}")
+        raise UserError(f"{path}: type {kind} is not a type of speech; choose from {', '.join(SPEECH_TYPES)}")
     return [Utterance(index.id(row), index.value(row, "speech"), kind, base) for row in range(len(index))]
 
 
 def run_task(task: DecodeTask) -> list[Result]:
-    """Results in the order of the utterances. What cannot be read or decoded is a result with an error."""
+    """Results in the order of the utterances. Utterances that can't be read or decoded give a result with an error."""
     recognizer = build_recognizer(task.spec)
     with ThreadPoolExecutor(max(1, task.spec.num_workers)) as pool:
         speech = list(pool.map(lambda utterance: _read(utterance, recognizer, task.spec), task.utterances))
@@ -159,9 +159,9 @@ def run_task(task: DecodeTask) -> list[Result]:
 def decode_together(
     recognizer: Recognizer, items: Sequence[tuple[str, Speech]], *, is_batch: bool = False
 ) -> list[Result]:
-    """Results of named speech, in its order. `is_batch`: these are to be decoded as one batch.
+    """Results of named speech, in its order. `is_batch`: decode them as one batch.
 
-    If that fails (memory), they are decoded one by one, so that the work of the others is not lost.
+    If that fails, for example because memory runs out, they are decoded one by one.
     """
     results = [Result(name, error=str(speech)) if isinstance(speech, UserError) else None for name, speech in items]
     given = [(index, speech) for index, (_, speech) in enumerate(items) if isinstance(speech, np.ndarray)]
@@ -171,7 +171,7 @@ def decode_together(
 
 
 def build_recognizer(spec: DecodeSpec) -> Recognizer:
-    """The recognizer of this process: loading it for every batch would cost more than decoding."""
+    """The recognizer of this process. It is kept because loading it for every batch would take longer than decoding."""
     _SPECS[spec.key] = spec
     return _built(spec.key)
 
@@ -198,7 +198,7 @@ def _built(key: str) -> Recognizer:
 
 
 def _read(utterance: Utterance, recognizer: Recognizer, spec: DecodeSpec) -> Speech:
-    """Sound is taken at the model's rate, and of several channels the first."""
+    """Read speech. Sound is resampled to the model's rate, and only its first channel is used."""
     context = replace(utterance.context, allow_pipes=spec.allow_pipes)
     try:
         if utterance.data_type in AUDIO_TYPES:
@@ -224,7 +224,7 @@ def _decode(
 ) -> list[tuple[int, Result]]:
     try:
         arrays = [speech for _, _, speech in items]
-        # Where something has to be cut, its segments are planned together with the other utterances.
+        # If a recording has to be cut, its segments are planned together with the other utterances.
         if is_batch and all(len(recognizer.cut(speech)) == 1 for speech in arrays):
             found = dict(enumerate(recognizer.decode(arrays)))
         else:
@@ -243,12 +243,12 @@ def _decode(
 
 
 def _left(utterances: Sequence[Utterance], journal: Journal, origins: Mapping[str, str]) -> list[Utterance]:
-    """What an earlier run has not decoded, or has decoded from other recordings."""
+    """The utterances that an earlier run has not decoded, or has decoded from other recordings."""
     changed = journal.drop_changed(origins)
     left = [utterance for utterance in utterances if utterance.id not in journal.done]
     if changed:
         logger.warning(
-            "%d utterances are decoded again: the earlier run had other recordings, or does not say which", changed
+            "decoding %d utterances again: the earlier run used other recordings, or did not record which", changed
         )
     if journal.done:
         logger.info("continuing: %d of %d utterances are done", len(utterances) - len(left), len(utterances))
@@ -256,12 +256,14 @@ def _left(utterances: Sequence[Utterance], journal: Journal, origins: Mapping[st
 
 
 def _measure(utterances: Sequence[Utterance]) -> tuple[dict[str, float], list[Result]]:
-    """Seconds of each utterance, from its header, and what cannot be opened."""
+    """Duration of each utterance in seconds, from its header, and the utterances that can't be opened."""
     seconds: dict[str, float] = {}
     failures = []
     for utterance in utterances:
         if is_pipe(utterance.value):
-            seconds[utterance.id] = float("inf")  # known only once it has run: decoded by itself
+            seconds[utterance.id] = float(
+                "inf"
+            )  # the length of a command's output is unknown before it runs: decoded by itself
             continue
         try:
             seconds[utterance.id] = value_seconds(utterance.data_type, utterance.value, utterance.context)
@@ -271,20 +273,20 @@ def _measure(utterances: Sequence[Utterance]) -> tuple[dict[str, float], list[Re
 
 
 def _plan(utterances: Sequence[Utterance], seconds: Sequence[float], spec: DecodeSpec) -> list[DecodeTask]:
-    """The one plan of which utterances are decoded together."""
+    """Plan which utterances are decoded together."""
     limits = spec.limits
     batches = plan_by_length(seconds, batch_size=limits.batch_size, max_total=limits.max_batch_s)
     return [DecodeTask(spec, tuple(utterances[index] for index in batch)) for batch in batches]
 
 
 def _conditions(spec: DecodeSpec) -> dict[str, Any]:
-    """What the results depend on; not how the work was spread, nor where the files are."""
+    """The settings that the results depend on, without the distribution of the work and the paths of the files."""
     marks = {
         name: None if path is None else f"{path.name} ({_fingerprint(path)})"
         for name, path in (spec.files.paths | spec.files.companions()).items()
     }
     options = asdict(spec.options)
-    # A default and the same value given are one decode; journals of the first release have no `search_conf`
+    # A default and the same value given count as equal. Journals of the first release have no `search_conf`
     options["search"] = spec.options.search or SEARCHES.names()[0]
     if not options["search_conf"]:
         del options["search_conf"]
@@ -293,7 +295,7 @@ def _conditions(spec: DecodeSpec) -> dict[str, Any]:
 
 
 def _fingerprint(path: Path) -> str:
-    """Of the content: a model that was trained on lies at the same place with the same size."""
+    """A hash of the content: a model that was trained further may have the same path and size."""
     digest = hashlib.blake2b(digest_size=8)
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):

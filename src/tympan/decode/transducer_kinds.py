@@ -13,13 +13,13 @@ class GreedyOptions:
     """`search_conf` of transducer_greedy."""
 
     max_sym_exp: int = option(
-        30, help="maximum number of tokens per frame; 1 as ESPnet2's greedy search", least=1, most=1000
+        30, help="maximum number of tokens per encoder frame; 1: as ESPnet2's greedy search", least=1, most=1000
     )
 
 
 GREEDY = SearchKind(
     "transducer_greedy",
-    help="most likely token or blank of a transducer at every step",
+    help="greedy search of a transducer: the most likely token or blank at every step",
     builder="tympan.decode.transducer_search:build_greedy",
     options=GreedyOptions,
 )

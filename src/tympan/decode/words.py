@@ -32,7 +32,7 @@ class Word:
 
 
 def words_of(hypothesis: Hypothesis) -> list[Word]:
-    """Words with the times of their tokens; none where the model gave no times."""
+    """Words with the times of their tokens; empty if the model gave no times."""
     times, confidences = hypothesis.times, hypothesis.token_confidences
     if times is None or confidences is None:
         return []
@@ -50,7 +50,7 @@ def words_of(hypothesis: Hypothesis) -> list[Word]:
 
 @dataclass(frozen=True)
 class _Share:
-    """Of a token what a word takes: from `begin` to `end`, of 1."""
+    """The part of a token that belongs to a word: from `begin` to `end`, as fractions of 1."""
 
     place: int
     begin: float = 0.0
@@ -58,7 +58,7 @@ class _Share:
 
 
 def _group(hypothesis: Hypothesis, space: str) -> list[tuple[str, bool, list[_Share]]]:
-    """(word, whether a blank stands before it, its tokens)."""
+    """(word, whether a space precedes it, its tokens)."""
     if hypothesis.words is not None:
         places = iter(range(len(hypothesis.tokens)))
         words = [word for word, _ in hypothesis.words]
@@ -74,10 +74,10 @@ def _group(hypothesis: Hypothesis, space: str) -> list[tuple[str, bool, list[_Sh
 def _group_of_changed_letters(
     hypothesis: Hypothesis, surfaces: Sequence[str], words: Sequence[str], space: str
 ) -> list[tuple[str, bool, list[_Share]]]:
-    """Tokens that are not the letters of the text, such as bytes of rare characters, or phones.
+    """Words of tokens that are not the letters of the text, such as bytes of rare characters, or phones.
 
-    They are divided into words where a token marks the beginning of one; where that gives another number of words than
-    the text has, each token stands for itself.
+    A new word begins at every token that marks a beginning. If this gives another number of words than the text has,
+    each token is a word of its own.
     """
     begins = _begins(hypothesis.tokens, space)
     shares: list[list[_Share]] = []
@@ -99,7 +99,7 @@ def _zipped(
 
 
 def _shared(words: Sequence[str], surfaces: Sequence[str]) -> list[list[_Share]]:
-    """The tokens of each word. A token that reaches over several words is divided by letters: none of them is lost."""
+    """The tokens of each word. A token that spans several words is divided between them by number of letters."""
     letters = ((place, letter) for place, surface in enumerate(surfaces) for letter in range(len(surface)))
     shares = []
     for word in words:
@@ -112,7 +112,7 @@ def _shared(words: Sequence[str], surfaces: Sequence[str]) -> list[list[_Share]]
 
 
 def _blanks(text: str, words: Sequence[str]) -> list[bool]:
-    """Whether the text has a blank before each of its words."""
+    """Whether the text has a space before each of its words."""
     blanks, position = [], 0
     for word in words:
         found = text.find(word, position)
@@ -122,7 +122,7 @@ def _blanks(text: str, words: Sequence[str]) -> list[bool]:
 
 
 def _begins(tokens: Sequence[str], space: str) -> list[bool]:
-    """Whether a word begins with each token: all do where nothing marks it, as with phones."""
+    """Whether a word begins with each token. If no token marks a beginning, as with phones, all do."""
     if not any(token == space or token.startswith(WORD_BEGIN) for token in tokens):
         return [True] * len(tokens)
     before = [space, *tokens]

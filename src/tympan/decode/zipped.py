@@ -1,4 +1,4 @@
-"""ESPnet2's packed models: a zip file with meta.yaml, unpacked once into the user's cache. Nothing in it is run."""
+"""ESPnet2's packed models: a zip file with meta.yaml, unpacked once into the user's cache. No code in it is run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MOST_BYTES = 64 * 2**30
 """Largest size of an unpacked model."""
 MOST_FILES = 10_000
 MOST_RATIO = 200
-"""A zip file that grows more than this when it is unpacked is no model: weights hardly shrink."""
+"""Highest compression ratio to accept. Weights hardly compress, so a zip file above this is not a model."""
 
 
 def unpacked(path: Path) -> Path:
@@ -43,18 +43,18 @@ def cache_folder() -> Path:
 
 
 def _check(path: Path, entries: list[zipfile.ZipInfo]) -> None:
-    """UserError for a file that is no packed model or would write outside of its folder or fill the disk."""
+    """UserError for a file that is not a packed model, or would write outside its folder or fill the disk."""
     names = [PurePosixPath(entry.filename.replace("\\", "/")) for entry in entries]
     if PurePosixPath("meta.yaml") not in names:
-        raise UserError(f"{path}: is no packed model of ESPnet2: it has no meta.yaml")
+        raise UserError(f"{path}: not a packed model of ESPnet2: it has no meta.yaml")
     for entry, name in zip(entries, names, strict=True):
         is_outside = name.is_absolute() or ".." in name.parts or ":" in name.parts[0]
         if is_outside or stat.S_ISLNK(entry.external_attr >> 16):
-            raise UserError(f"{path}: is rejected: '{entry.filename}' would be written outside of the model's folder")
+            raise UserError(f"{path}: rejected: '{entry.filename}' would be written outside the model's folder")
     size = sum(entry.file_size for entry in entries)
     if len(entries) > MOST_FILES or size > min(MOST_BYTES, MOST_RATIO * max(path.stat().st_size, 1)):
         raise UserError(
-            f"{path}: is rejected: it would become {len(entries)} files of {size / 2**20:.0f} MB, which is too much "
+            f"{path}: rejected: it would unpack to {len(entries)} files of {size / 2**20:.0f} MB, which is too much "
             "for a model. If you trust it, unpack it yourself and give the folder"
         )
 

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from tympan.decode.options import DecodeOptions
 
 DISK_BYTES_PER_SECOND = 200e6
-"""Reading and writing once; a slow disk is below this."""
+"""Assumed disk speed for reading and writing once, in bytes per second. Slow disks reach less."""
 UTTERANCES_PER_SECOND = 10_000
-"""Of stage 2."""
+"""Speed of stage 2."""
 NGRAM_TOKENS_PER_SECOND = 700_000
 """Measured: a 4-gram of 12.5 million tokens in 17.5 s."""
 NGRAM_BYTES = 35
-"""Of a line of ARPA."""
+"""Bytes per line of the ARPA file."""
 
 
 @dataclass(frozen=True)

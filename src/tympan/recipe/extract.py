@@ -17,8 +17,8 @@ from tympan.runtime.executor import map_jobs
 def extract(archive: Path, target: Path) -> list[Path]:
     """Unpack a tar archive into `target`; return the new paths at its top level.
 
-    Members go to a scratch directory beside their place and are moved when the archive was read to its end, so an
-    interruption costs the work on this archive and nothing else. Existing directories are merged, files replaced.
+    Members are written to a scratch directory beside `target` and moved when the whole archive is read, so an
+    interruption loses only the work on this archive. Existing directories are merged, and files are replaced.
     """
     target.mkdir(parents=True, exist_ok=True)
     scratch = scratch_of(archive, target)

@@ -29,7 +29,7 @@ class FeatureSource(Protocol):
         ...
 
     def length_steps(self, names: Sequence[str]) -> list[Step]:
-        """Stage 2: what training reads about the lengths of the sets."""
+        """Stage 2: write the lengths that training reads for each set."""
         ...
 
     def steps_before_training(self, corpus: Corpus) -> list[Step]:

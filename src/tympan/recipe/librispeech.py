@@ -24,7 +24,7 @@ def present(parts: dict[str, tuple[str, ...]], data: Path) -> list[str]:
 
 
 def speaker_of(utterance: str) -> str:
-    """`1272-128104` of `1272-128104-0000`: reader and chapter, as in Kaldi's recipe, since the sound differs."""
+    """`1272-128104` of `1272-128104-0000`: reader and chapter, as in Kaldi's recipe: chapters sound different."""
     return utterance.rpartition("-")[0]
 
 
@@ -54,7 +54,7 @@ def _read_chapter(transcript: Path, tables: dict[str, dict[str, str]], faults: l
         if not text:
             faults.append(f"{transcript}:{number}: expected 'UTTERANCE WORDS', found '{line.strip()}'")
         elif not audio.is_file():
-            faults.append(f"{transcript}:{number}: there is no recording {audio.name} beside it")
+            faults.append(f"{transcript}:{number}: there is no recording {audio.name} in its directory")
         else:
             tables["wav.scp"][utterance] = str(audio.resolve())
             tables["text"][utterance] = text

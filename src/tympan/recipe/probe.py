@@ -36,13 +36,13 @@ class Probe:
     parameters: int
     training_s: float
     saved_bytes: float
-    """Kept for the backward pass."""
+    """Memory kept for the backward pass."""
     decoding_s: float
-    """On one CPU core."""
+    """Time on one CPU core."""
     features_s: float
     lm_parameters: int = 0
     lm_token_s: float = 0.0
-    """To train the LM on one token."""
+    """Time to train the LM on one token."""
 
 
 def measure(

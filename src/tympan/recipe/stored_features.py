@@ -30,7 +30,7 @@ FBANK = Path("fbank")
 """Directory of the features before normalization, named as in ESPnet1's recipe."""
 FRAMES_PER_SECOND = 100
 BYTES_PER_SECOND = 32_000
-"""Of wav: 16 kHz, 16 bit."""
+"""Bytes per second of wav: 16 kHz, 16 bit."""
 FLAC_SHARE = 0.55
 """Size of flac relative to wav, for speech."""
 COMPRESSION = 2
@@ -155,7 +155,7 @@ class StoredFeatures(FeatureSource):
 
     @property
     def _storage(self) -> dict[str, object]:
-        """The setting of a step. Compressed is not written down: finished features of older runs stay valid."""
+        """The compression setting of a step. It is empty if compressed, so that features of older runs stay valid."""
         return {} if self.options.compress else {"compress": False}
 
     def _feature_options(self) -> FeatureOptions:
@@ -167,7 +167,7 @@ class StoredFeatures(FeatureSource):
         )
 
     def _shape_files(self, name: str) -> tuple[Path, Path]:
-        """Of speech, then of text: the order of `fold_length`."""
+        """Shape files of speech, then of text: the order of `fold_length`."""
         dump = self.options.dump_dir(name)
         return dump / "speech_shape", dump / f"text_shape.{self.tokens.kind}"
 

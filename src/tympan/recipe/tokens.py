@@ -76,7 +76,7 @@ class Tokens(Protocol):
         return _counted(Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence)), text)
 
     def report(self, sentences: Sequence[str]) -> None:
-        """Print what the tokens do not cover of the sentences."""
+        """Print the words of the sentences that the tokens do not cover."""
         return
 
     def training_arguments(self) -> list[str]:
