@@ -6,24 +6,24 @@ READY_TEST := $(VENV)/.ready-test
 DOCS_VENV := .venv-docs
 READY_DOCS := $(DOCS_VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-# Two pytest processes with one thread each beat one process with two.
+# Two pytest processes with one thread each are faster than one process with two threads.
 WORKERS ?= 2
-# -rs: which tests were skipped, and why.
+# -rs prints which tests were skipped, and why.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rs
 
 .PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds wheel docs pictures docker-check clean
 
 help:
-	@echo "make test       set up .venv, then lint, types, layers and tests"
-	@echo "make test-all   the same with the slow tests"
-	@echo "make demo       the whole recipe on a small synthesised corpus, nothing to download"
-	@echo "make bench      all benchmarks, written to benchmarks/last_run.md (PEER_ENV=DIR: beside ESPnet)"
-	@echo "make compat     every recipe configuration of a checkout of ESPnet (ESPNET=DIR): which are read, build and train"
-	@echo "make an4-seeds  AN4 trained with three seeds (DATA=DIR: a corpus that is on disk already)"
-	@echo "make docs       the documentation site, in build/site; a broken link is an error"
-	@echo "make pictures   the pictures of the documentation, from a run of the demo (needs Chromium)"
-	@echo "make docker-check  the steps of the Dockerfile, without Docker, in new environments"
-	@echo "make wheel      the wheel and the source distribution, in dist/"
+	@echo "make test       set up .venv, then run lint, types, layers, docs and the tests"
+	@echo "make test-all   the same, with the slow tests"
+	@echo "make demo       run the whole recipe on a small synthesized corpus; no corpus is downloaded"
+	@echo "make bench      run all benchmarks and write benchmarks/last_run.md (PEER_ENV=DIR: compare with ESPnet)"
+	@echo "make compat     check which recipe configurations of an ESPnet checkout (ESPNET=DIR) can be read, built and trained"
+	@echo "make an4-seeds  train AN4 with three seeds (DATA=DIR: a corpus that is already on disk)"
+	@echo "make docs       build the documentation site in build/site; a broken link is an error"
+	@echo "make pictures   make the pictures of the documentation, from a run of the demo (needs Chromium)"
+	@echo "make docker-check  run the steps of the Dockerfile without Docker, in new environments"
+	@echo "make wheel      build the wheel and the source distribution in dist/"
 	@echo "make lint | format | types | layers | clean"
 
 setup: $(READY)
@@ -34,7 +34,7 @@ $(READY): requirements.txt pyproject.toml
 	$(PIP) install -r requirements.txt
 	touch $@
 
-# What some tests compare with. A machine without a compiler can't build kenlm: those tests skip, and this says so.
+# Packages that some tests compare with. Without a compiler, kenlm can't be built; its tests are skipped with a message.
 $(READY_TEST): $(READY) requirements-test.txt
 	@while read -r requirement; do \
 	  $(PIP) install "$$requirement" || \
@@ -76,7 +76,7 @@ compat: $(READY)
 an4-seeds: $(READY)
 	egs/an4/asr1/seeds.sh $(if $(DATA),--data $(abspath $(DATA)))
 
-# An environment of its own: the reference is made from the source, so it needs neither torch nor Tympan's dependencies.
+# A separate environment: the API reference is made from the source, without torch and Tympan's other dependencies.
 $(READY_DOCS): requirements-docs.txt
 	test -x $(DOCS_VENV)/bin/python || $(PYTHON) -m venv $(DOCS_VENV)
 	$(DOCS_VENV)/bin/python -m pip --disable-pip-version-check install -r requirements-docs.txt

@@ -58,7 +58,7 @@ def test_speakers_of_other_utterances(tmp_path: Path, caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         result = score_files(text, text, unit="word", utt2spk=write(tmp_path / "some", "s1-a Ann\n"))
     assert list(result.by_speaker()) == ["Ann", "s2"]
-    assert "1 of 2 references are not in it" in caplog.text
+    assert "has no speaker for 1 of 2 references" in caplog.text
 
 
 def test_space_is_removed_from_characters_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Error rates of several runs with their mean and spread: python3 spread.py EXP_DIR ..."""
+"""Print the error rates of several runs with mean and standard deviation: python3 spread.py EXP_DIR ..."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ for directory in map(Path, sys.argv[1:]):
         name = f"{score.parent.parent.name} {score.parent.name}"
         rates[name][directory.name] = json.loads(score.read_text(encoding="utf-8"))["error_rate"]
 if not rates:
-    sys.exit(f"no score.json under {' '.join(sys.argv[1:]) or 'the directories named (none were)'}")
+    sys.exit(f"no score.json under {' '.join(sys.argv[1:]) or 'the given directories (none were given)'}")
 for name, found in rates.items():
     values = list(found.values())
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""

@@ -117,8 +117,8 @@ def ascii_upper(token: str) -> str:
 def _moves(ref: list[str], hyp: list[str]) -> NDArray[np.uint8]:
     """(ref + 1, hyp + 1): the last move of the cheapest path to the first i reference and j hypothesis tokens.
 
-    A row of costs depends on itself only through insertions, a running minimum once 3 * j is taken off, so each row is
-    a few array operations for a hypothesis of any length. Moves take one byte each: an hour-long utterance fits.
+    Within a row, costs depend on each other only through insertions. After subtracting 3 * j this is a running minimum,
+    so each row takes a few array operations. Moves take one byte each, so an hour-long utterance fits into memory.
     """
     ids: dict[str, int] = {}
     ref_ids, hyp_ids = (np.array([ids.setdefault(token, len(ids)) for token in side]) for side in (ref, hyp))

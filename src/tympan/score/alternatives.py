@@ -13,12 +13,12 @@ from tympan.score.align import GAP_COST, SUBSTITUTION_COST, Kind, Step
 NOTHING = "@"
 _PART = re.compile(r"[{}/]|[^{}/\s]+")
 _NOTHING_COST: np.float32 = np.float32(0.001)
-"""sclite's cost of passing an `@`. It adds in single precision; so do we, so that ties are broken as it does."""
+"""sclite's cost of passing an `@`. Costs are added in single precision as in sclite, so that ties break alike."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Alternative wordings, any of which is correct; an empty one means that nothing needs to be said."""
+    """Alternative wordings, any of which is correct. An empty one means that the words may be missing."""
 
     ways: tuple[tuple[Token, ...], ...]
 

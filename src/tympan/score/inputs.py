@@ -1,4 +1,4 @@
-"""From the user's files to a scored result: what `score` and `report` share."""
+"""Read the user's files and score them, for `tympan score` and `tympan report`."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _check_speakers(path: Path | None, unknown: Sequence[str], utterances: int) 
         )
     if unknown:
         logger.warning(
-            "%s: %d of %d references are not in it and get their speaker from their id: %s",
+            "%s: has no speaker for %d of %d references; the speaker is taken from the utterance id: %s",
             *(path, len(unknown), utterances, shorten(unknown)),
         )
 

@@ -65,7 +65,7 @@ def _page(results: Sequence[ScoreResult], unit: Unit, title: str, media: Mapping
         entry: dict[str, object] = {
             "id": utterance.id,
             "s": speaker_of[utterance.id],
-            # May differ per system: of `{ a / b }`, each alignment takes the wording that suits its hypothesis.
+            # May differ per system: of `{ a / b }`, each alignment takes the wording that fits its hypothesis best.
             "n": [side.counts.words for side in sides],
             "e": [side.counts.errors for side in sides],
             "a": [[_step(step) for step in side.steps] for side in sides],
