@@ -1,4 +1,4 @@
-"""A full or read-only disk is the user's to mend: one message, exit code 2."""
+"""A full or read-only disk is reported in one message, with exit code 2."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tympan.runtime.atomic import atomic_write
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOENT])
-def test_a_full_disk_is_no_traceback(code: int, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_gives_no_traceback(code: int, capsys: pytest.CaptureFixture[str]) -> None:
     def fail(_argv: Sequence[str] | None) -> int:
         raise OSError(code, os.strerror(code), "/data/x.ark")
 
@@ -32,7 +32,7 @@ def test_a_folder_where_a_file_belongs(tmp_path: Path, capsys: pytest.CaptureFix
     assert capsys.readouterr().err == f"tympan: error: {tmp_path}: Is a directory\n"
 
 
-def test_a_place_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_cannot_be_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("a x\n")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     places = [tmp_path / "text" / "below", tmp_path / "loop" / "below", tmp_path / ("x" * 300)]

@@ -1,4 +1,4 @@
-"""`tympan` itself: the list of commands, the two ways to run one, how mistakes end."""
+"""The `tympan` command: the list of commands, the two ways to run one, and the exit codes of mistakes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def start(*argv: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"]])
-def test_alone_lists_every_command_with_its_line(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_arguments_every_command_is_listed(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(argv) == 0
     lines = capsys.readouterr().out.splitlines()
     for name, purpose in commands().items():

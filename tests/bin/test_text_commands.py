@@ -35,13 +35,13 @@ def test_token_list_as_espnet2s_recipe_makes_it(text: Path, capsys: pytest.Captu
     symbols = [f"--add_symbol={symbol}" for symbol in ("<blank>:0", "<unk>:1", "<sos/eos>:-1")]
     options = ["--input", str(text), "--output", str(output), "--field=2-", "--write_vocabulary=true", *symbols]
     assert run(tokenize_text.main, [*options, "--cleaner=remove_spaces", "--cutoff=1"]) == 0
-    # < > and the letters of "noise" are single characters here, each of them once but for the blanks of the list.
+    # < > and the letters of "noise" are single characters here, each of them once, except for the spaces of the list.
     assert output.read_text().split() == ["<blank>", "<unk>", "天", "气", "<sos/eos>"]
     assert "OOV rate 64.29%: 9 of 14 tokens, 9 different ones" in capsys.readouterr().err
 
 
 def test_the_lines_of_espnet2s_recipe(text: Path) -> None:
-    """asr.sh passes `none` where there is nothing, and symbols that stay whole with their position."""
+    """asr.sh passes `none` for missing values, and symbols that are never split with their position."""
     output = text.parent / "tokens.txt"
     (text.parent / "text").write_text("u1 ab<sc>a\n")
     line = f"--token_type char --input {text} --output {output} --non_linguistic_symbols none --field 2- --cleaner none"

@@ -1,4 +1,4 @@
-"""asr_train and lm_train as a user starts them: what is printed, how mistakes end."""
+"""asr_train and lm_train as a user starts them: their output, and the exit codes of mistakes."""
 
 from __future__ import annotations
 

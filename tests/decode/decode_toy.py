@@ -1,4 +1,4 @@
-"""A tiny recurrent scorer for search tests: what it says depends on the whole prefix and on the utterance."""
+"""A tiny recurrent scorer for search tests: its scores depend on the whole prefix and on the utterance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model hub on loopback: as much of the Hugging Face API as putting a folder there and getting it back takes."""
+"""A model hub on loopback, with the part of the Hugging Face API that uploads and downloads a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Model classes of the user's own: one that changes the hybrid model, one that can only be trained."""
+"""A user's own model classes: one that changes the hybrid model, one that can only be trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search of the user's own: the tokens of the best path, in the opposite order."""
+"""A user's own search: the tokens of the best path, in reverse order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random models of every kind: an utterance's n-best list is the same alone and in any batch."""
+"""Random models of every kind: an utterance's n-best list is the same by itself and in any batch."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def random_model(folder: Path, model: str, lm: str, dtype: torch.dtype) -> Loade
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**values, **common}))
     config = load_training_config(AsrTrainConfig, folder / "asr.yaml")
     built = build_asr_model(config)
-    for parameter in built.parameters():  # as drawn, all tokens are nearly equal: spread them
+    for parameter in built.parameters():  # random weights make all tokens nearly equal: scale them up
         parameter.data.mul_(1.5)
     return LoadedModel(
         model=built.to(dtype).eval(),
@@ -93,7 +93,7 @@ CASES = [
 
 @pytest.mark.parametrize(("model", "lm", "search", "maxlenratio"), CASES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_any_company(
+def test_result_does_not_depend_on_the_batch(
     tmp_path: Path, audio: list[np.ndarray], model: str, lm: str, search: Any, maxlenratio: float, dtype: torch.dtype
 ) -> None:
     settings = DecodeOptions(

@@ -44,7 +44,7 @@ def test_prefix_search_with_a_wide_beam_is_exact(seed: int, vocab: int) -> None:
         np.testing.assert_allclose([h.score for h in found], np.log([p for _, p in want]), atol=1e-9)
 
 
-def test_prefix_search_with_a_narrow_beam_does_not_depend_on_company() -> None:
+def test_prefix_search_with_a_narrow_beam_does_not_depend_on_the_batch() -> None:
     batch = toy_batch([40, 11, 25], vocab=30, seed=1)
     together = run_search(CtcPrefixSearch(beam_size=6, blank_id=0), batch)
     for row in range(3):
@@ -102,7 +102,7 @@ def test_a_text_that_does_not_fit_has_no_alignment() -> None:
     assert fits is not None
 
 
-def test_second_pass_adds_what_the_scorer_says_of_the_whole_text() -> None:
+def test_second_pass_adds_the_score_of_the_whole_text() -> None:
     batch = toy_batch([20, 12], vocab=6, seed=4)
     scorer = ToyScorer(6, eos=5, ending=0.3, seed=1)
     first = [

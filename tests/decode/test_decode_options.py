@@ -1,4 +1,4 @@
-"""Decode settings, from Python and from a model's decode.yaml: what does not fit is told before the search."""
+"""Decode options from Python and from a model's decode.yaml: mistakes are reported before the search."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tympan.errors import UserError
         ({"penalty": None}, "penalty expects float, found null"),
     ],
 )
-def test_what_does_not_fit_is_told(given: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_are_reported(given: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as caught:
         DecodeOptions(**given)
     assert message in str(caught.value)
@@ -55,14 +55,14 @@ def test_numbers_of_any_kind_are_taken() -> None:
         ("- 1\n", "decode.yaml: must be a mapping"),
     ],
 )
-def test_mistakes_of_a_file_are_told_with_their_place(tmp_path: Path, text: str, message: str) -> None:
+def test_mistakes_of_a_file_are_reported_with_their_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "decode.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
         read_settings(tmp_path / "decode.yaml")
     assert f"{tmp_path}/{message}" in str(caught.value)
 
 
-def test_a_file_gives_what_it_says_and_nothing_else(tmp_path: Path) -> None:
+def test_a_file_gives_only_the_options_it_names(tmp_path: Path) -> None:
     (tmp_path / "decode.yaml").write_text("lm_weight: 3e-1\nbeam_size: 4\n")
     assert read_settings(tmp_path / "decode.yaml") == {"lm_weight": 0.3, "beam_size": 4}
     (tmp_path / "decode.yaml").write_text("lm-weight: 0.3\nbeam-size: 4\n")  # ESPnet1's spelling

@@ -41,7 +41,7 @@ def encode(model: Any, golden: Path, names: list[str]) -> Encoded:
 
 
 def assert_nbest(got: list[Ended], want: list[dict[str, Any]]) -> None:
-    """Neighbours whose scores are nearly equal may change places."""
+    """Hypotheses with nearly equal scores may be swapped."""
     by_tokens = {hypothesis.token_ids: hypothesis for hypothesis in got}
     for place, expected in enumerate(want):
         hypothesis = by_tokens[tuple(expected["yseq"][1:-1])]
@@ -138,7 +138,7 @@ def test_a_trained_model_with_an_lm_gives_espnet2s_nbest(
         assert_nbest(hypotheses[:10], expected["nbest"])
 
 
-def test_float64_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
+def test_float64_does_not_depend_on_the_batch(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
     settings = an4_settings(an4_expected)
     recognizer = Recognizer(load_model(an4, dtype="float64"), settings)
     samples = read_an4(golden, an4_expected)
@@ -150,7 +150,7 @@ def test_float64_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_e
         assert [h.times for h in together[row]] == [h.times for h in alone]
 
 
-def test_float32_does_not_depend_on_company(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
+def test_float32_does_not_depend_on_the_batch(golden: Path, an4: ModelFiles, an4_expected: dict[str, Any]) -> None:
     settings = an4_settings(an4_expected)
     recognizer = Recognizer(load_model(an4), settings)
     samples = read_an4(golden, an4_expected)

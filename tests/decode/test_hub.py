@@ -14,7 +14,7 @@ import pytest
 from tympan.decode.model_files import check_can_publish, download
 from tympan.errors import UserError
 
-# The package reads its settings when it is imported, so it lives in a process of its own, with the hub.
+# The package reads its settings when it is imported, so it runs with the hub in a separate process.
 SESSION = """
 import contextlib, io, json, os, sys
 from hub_server import serving
@@ -62,7 +62,7 @@ def test_a_folder_goes_to_the_hub_and_comes_back_by_name(golden: Path, tmp_path:
     code, _, told = seen["refused"]
     assert code == 2
     assert "could not be published as me/tiny" in told
-    # The folder was packed by then: publishing it is all that was left to do.
+    # The folder was already packed: only publishing was left to do.
     assert seen["published"][:2] == [0, f"published: {seen['address']}/me/tiny\n"]
     assert seen["files"] == ["config.yaml", "model.safetensors"]
     assert seen["heard"][0] == seen["heard"][1]
@@ -71,7 +71,7 @@ def test_a_folder_goes_to_the_hub_and_comes_back_by_name(golden: Path, tmp_path:
     assert (code, "the model hub reports" in told) == (2, True)
 
 
-def test_a_network_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = ModuleType("huggingface_hub")
 
     def unreachable(name: str) -> str:
@@ -85,7 +85,7 @@ def test_a_network_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) ->
         download("me/tiny")
 
 
-def test_what_keeps_from_publishing_is_told_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_publishing_problems_are_reported_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="OWNER/NAME"):
         check_can_publish("tiny")
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)

@@ -1,4 +1,4 @@
-"""Results that are not lost: a cut-off line, other settings, failures, the order of the output."""
+"""The journal of a decode: truncated lines, other settings, failures, and the order of the output."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_decode_without_any_result_is_not_in_the_way(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["123", "[]", '{"id": "b"}', '{"id": "b", "nbest": 3, "duration_s": 1}'])
-def test_what_is_no_result_ends_what_counts(tmp_path: Path, line: str) -> None:
+def test_a_broken_line_ends_the_valid_results(tmp_path: Path, line: str) -> None:
     path = tmp_path / "results.jsonl"
     with Journal(path, {}) as journal:
         journal.add([result("a", "X")])
@@ -63,7 +63,7 @@ def test_what_is_no_result_ends_what_counts(tmp_path: Path, line: str) -> None:
     assert Journal(path, {}).done == {}
 
 
-def test_nothing_of_a_larger_tree_stays(tmp_path: Path) -> None:
+def test_files_of_a_larger_tree_are_removed(tmp_path: Path) -> None:
     results = {name: result(name, "X", "Y", "Z") for name in "abcd"}
     write_output_tree(tmp_path, list("abcd"), results, nbest=3, nj=3)
     (tmp_path / "logdir" / "output.log").touch()
@@ -135,7 +135,7 @@ def test_batches_are_bounded_and_complete() -> None:
     lengths = [3.0, 50.0, 2.0, 7.0, 7.5, 1.0, 300.0]
     batches = plan_by_length(lengths, batch_size=3, max_total=60.0)
     assert sorted(place for batch in batches for place in batch) == list(range(7))
-    assert batches[0] == [6]  # longer than the bound: alone
+    assert batches[0] == [6]  # longer than the limit: a batch of its own
     for batch in batches[1:]:
         assert len(batch) <= 3
         assert len(batch) * max(lengths[place] for place in batch) <= 60.0

@@ -1,4 +1,4 @@
-"""The search for words against every sentence there is."""
+"""The word search against an exhaustive search over all sentences."""
 
 import itertools
 from pathlib import Path
@@ -64,7 +64,7 @@ def random_log_probs(*lengths: int, seed: int) -> Encoded:
 
 
 def best_path(log_probs: Tensor, ids: tuple[int, ...]) -> float:
-    """The best of all alignments, by the textbook."""
+    """The best of all alignments, by a plain Viterbi search."""
     states = [0, *(state for token in ids for state in (token, 0))]
     scores = [float("-inf")] * len(states)
     scores[0] = float(log_probs[0, 0])
@@ -94,7 +94,7 @@ def bigram(words: tuple[str, ...]) -> float:
             has_backoff = last.startswith("-") and len(rest) > 1
             entries[tuple(rest[:-1] if has_backoff else rest)] = (float(score), float(last) if has_backoff else 0.0)
     total = 0.0
-    # ON is the only word that the n-gram does not know.
+    # ON is the only word that is not in the n-gram.
     heard = ["<unk>" if word == "ON" else word for word in words]
     for before, word in itertools.pairwise(["<s>", *heard, "</s>"]):
         known = entries.get((before, word))
@@ -130,7 +130,7 @@ def test_it_finds_the_best_sentence_of_all(files: tuple[Path, Path], seed: int, 
         assert sum(count for _, count in one.words or ()) == len(one.token_ids)
 
 
-def test_company_changes_nothing(files: tuple[Path, Path]) -> None:
+def test_the_batch_does_not_change_the_result(files: tuple[Path, Path]) -> None:
     encoded = random_log_probs(9, 4, 7, seed=3)
     search = search_for(files, weight=0.5, beam_size=30, nbest=3)
     together = run_search(search, encoded)
@@ -155,13 +155,13 @@ def test_an_ngram_of_other_words_is_named(files: tuple[Path, Path]) -> None:
         search_for(files, weight=0.5)
 
 
-def test_scores_that_are_no_numbers_give_no_text(files: tuple[Path, Path]) -> None:
+def test_nan_scores_give_no_text(files: tuple[Path, Path]) -> None:
     logits = torch.full((1, 5, len(TOKENS)), float("nan"))
     encoded = Encoded(memory=logits, lengths=torch.tensor([5]), log_probs=logits)
     assert run_search(search_for(files, weight=0.5), encoded) == [[]]
 
 
-def test_words_of_several_pieces_are_joined_with_blanks() -> None:
+def test_words_of_several_pieces_are_joined_with_spaces() -> None:
     pieces = [
         (Segment("", start), Hypothesis(text, ("T", "UW"), (2, 3), -1.0, {}, words=((text, 2),)))
         for start, text in ((0.0, "TWO"), (30.0, "TOO"))

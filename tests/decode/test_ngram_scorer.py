@@ -51,7 +51,7 @@ def test_random_sentences_score_as_in_kenlm(golden: Path, name: str) -> None:
     numbers = {word: number for number, word in enumerate(model.words)}
     sentences = []
     for _ in range(100):
-        # Runs of real text, so that long n-grams match, with random and unknown words between.
+        # Pieces of real text, so that long n-grams match, with random and unknown words in between.
         start = generator.randrange(len(text))
         words = text[start : start + generator.randrange(1, 12)]
         sentences.append([generator.choice([*text, "unheard"]) if generator.random() < 0.2 else w for w in words])

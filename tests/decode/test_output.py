@@ -28,7 +28,7 @@ def hypothesis(text: str, tokens: list[str], *, start: float = 0.0, step: float 
         ("用WI机", ["用", "W", "I", "机"], [("用", 0.0, 0.05), ("WI", 0.1, 0.25), ("机", 0.3, 0.35)]),
         ("é", ["<0xC3>", "<0xA9>"], [("é", 0.0, 0.15)]),
         ("café au", ["▁caf", "<0xC3>", "<0xA9>", "▁au"], [("café", 0.0, 0.25), ("au", 0.3, 0.35)]),
-        # Phones without their lexicon, which do not say where words begin.
+        # Phones without their lexicon, which do not mark where words begin.
         ("爱 我", ["AI", "4", "WO"], [("AI", 0.0, 0.05), ("4", 0.1, 0.15), ("WO", 0.2, 0.25)]),
         ("", [], []),
         (
@@ -83,7 +83,7 @@ def test_subtitles_of_phones_are_the_words() -> None:
     assert srt(words_of(words)).splitlines()[2] == "GO 我 NLP"
 
 
-def test_subtitles_of_bytes_keep_the_blanks() -> None:
+def test_subtitles_of_bytes_keep_the_spaces() -> None:
     tokens = ["▁caf", "<0xC3>", "<0xA9>", "▁au"]
     assert srt(words_of(hypothesis("café au", tokens))).splitlines()[2] == "café au"
     assert srt(words_of(hypothesis("爱", ["AI", "4"]))).splitlines()[2] == "爱"

@@ -1,4 +1,4 @@
-"""A model class of the user's own is decoded by the searches that it offers, if it has what decoding asks for."""
+"""A user's own model class is decoded by the searches that it offers, if it implements what decoding needs."""
 
 from __future__ import annotations
 

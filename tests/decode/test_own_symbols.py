@@ -24,7 +24,7 @@ AUDIO = np.random.default_rng(0).normal(0, 0.1, 32000).astype(np.float32)
 
 
 def model(folder: Path, tokens: list[str], **config: Any) -> Path:
-    """An experiment directory with a tiny CTC model, whose random weights are spread."""
+    """An experiment directory with a tiny CTC model, whose random weights are scaled up."""
     values = {
         "token_list": tokens,
         "token_type": "char",

@@ -1,4 +1,4 @@
-"""`tympan pack`: what goes in is found again, by the packed folder alone."""
+"""`tympan pack`: the packed folder by itself gives the same results."""
 
 from __future__ import annotations
 

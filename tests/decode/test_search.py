@@ -1,4 +1,4 @@
-"""The batched search equals a plain search of one utterance with lists, in any company."""
+"""The batched search equals a plain search of one utterance with lists, in any batch."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_scorers_may_be_missing(without: str) -> None:
         assert_same(got, plain_search(search, one(encoded, row), LengthLimits()))
 
 
-def test_company_changes_nothing() -> None:
+def test_the_batch_does_not_change_the_result() -> None:
     lengths = [30, 9, 21, 4, 17, 40]
     encoded = toy_batch(lengths, vocab=VOCAB, seed=3)
     search = searcher(*scorers(seed=3))
@@ -141,7 +141,7 @@ def test_the_score_is_the_weighted_sum_of_the_scores() -> None:
             assert hyp.score == pytest.approx(total, abs=1e-9)
 
 
-def test_a_minimum_that_nothing_reaches_is_relaxed() -> None:
+def test_a_minimum_length_that_no_hypothesis_reaches_is_relaxed() -> None:
     encoded = toy_batch([20, 15], vocab=VOCAB, seed=4)
     found = searcher(*scorers(seed=4))(encoded, LengthLimits(maxlenratio=-5, minlenratio=0.9))
     assert all(hypotheses and all(len(h.token_ids) <= 5 for h in hypotheses) for hypotheses in found)
@@ -156,7 +156,7 @@ class BlankLover(ToyScorer):
         return scores, state
 
 
-def test_the_end_is_offered_where_nothing_else_is_left() -> None:
+def test_eos_is_scored_where_no_hypothesis_ended() -> None:
     encoded = toy_batch([3, 2], vocab=VOCAB, seed=4)
     decoder = BlankLover(VOCAB, eos=EOS, ending=0.5, seed=4)
     search = searcher({"decoder": Weighted(decoder, 0.6)}, scorers()[1], beam_size=1, offers_end=False)
@@ -196,7 +196,7 @@ def test_a_search_too_large_for_memory_is_done_in_parts(monkeypatch: pytest.Monk
 
 
 class Spy:
-    """A beam search that notes how many utterances it is given."""
+    """A beam search that records the number of utterances that it is given."""
 
     def __init__(self, beam: BeamSearch, sizes: list[int]) -> None:
         self.beam, self.sizes = beam, sizes

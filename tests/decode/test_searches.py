@@ -1,4 +1,4 @@
-"""Searches as objects: pieces of an encoding, options that a search does not use, and a search of the user's own."""
+"""Searches as objects: pieces of an encoding, options that a search does not use, and a user's own search."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SEARCH_OF = {
 
 
 def pieces(encoded: Encoded, *sizes: int) -> list[Encoded]:
-    """Consecutive frames; an utterance that is over has none."""
+    """Consecutive frames; a finished utterance has none."""
     cut, start = [], 0
     for size in sizes:
         frames = slice(start, start + size)
@@ -99,7 +99,7 @@ def test_partial_results_are_those_of_the_frames_so_far(name: str) -> None:
     assert search.partial(state) == [hypotheses[0] for hypotheses in run_search(search, first)]
 
 
-def test_every_registered_search_says_what_it_uses() -> None:
+def test_every_registered_search_lists_the_options_it_uses() -> None:
     assert SEARCHES.names() == [kind.name for kind in KINDS]
     known = set(DecodeOptions.__dataclass_fields__)
     for kind in KINDS:
@@ -173,10 +173,10 @@ def test_a_model_folder_does_not_choose_code_to_run(folder: Path, capsys: pytest
         (["--ctc_weight", "1", "--ngram_weight", "0"], None),
     ],
 )
-def test_options_that_change_nothing_are_reported(
+def test_options_without_effect_are_reported(
     folder: Path, given: list[str], unused: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same by both commands, also for a value that is the default."""
+    """Both commands report the same, also for a value that equals the default."""
     (folder.parent / "NGRAM").touch()
     given = [str(folder.parent / "NGRAM") if word == "NGRAM" else word for word in given]
     commands = [(asr_inference.main, inference(folder, *given))]

@@ -1,4 +1,4 @@
-"""Long recordings are cut in their pauses, and nothing of them is lost."""
+"""Long recordings are cut at pauses, and no part of them is lost."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_pieces_are_whole_and_short_enough_without_any_pause() -> None:
     assert all(0 < end - start <= 10 * RATE for start, end in pieces)
 
 
-def test_a_short_recording_is_left_alone() -> None:
+def test_a_short_recording_is_not_cut() -> None:
     assert pieces_of(np.zeros(500, dtype=np.float32), max_s=1) == [(0, 500)]
 
 
@@ -57,7 +57,7 @@ def test_a_cut_falls_into_the_middle_of_digital_silence() -> None:
     assert cut / RATE == pytest.approx(8.0, abs=0.05)
 
 
-def test_no_rest_is_too_short_to_be_decoded() -> None:
+def test_no_last_segment_is_too_short_to_be_decoded() -> None:
     for rest_s in (0.001, 0.02, 0.5):
         samples = speech_with_pauses([9.9], duration_s=10 + rest_s)
         pieces = pieces_of(samples, max_s=10)

@@ -1,4 +1,4 @@
-"""A model trained on stored features hears audio through the recipe of those features."""
+"""A model trained on stored features takes audio by computing the same features."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_audio_and_its_stored_features_give_the_same(recipe: FeatureRecipe) -> N
     assert heard.times[-1][1] <= 1.0
 
 
-def test_without_the_recipe_audio_is_refused() -> None:
+def test_without_features_yaml_audio_is_rejected() -> None:
     with pytest.raises(UserError, match=r"features\.yaml"):
         recognizer(None).decode([SAMPLES])
 

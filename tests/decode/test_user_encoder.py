@@ -1,4 +1,4 @@
-"""The encoder that the documentation shows is decoded, too: laid out for oneDNN it has no parameters left."""
+"""The encoder of the documentation can be decoded, although it has no parameters left after its layout for oneDNN."""
 
 from __future__ import annotations
 

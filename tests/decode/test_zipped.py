@@ -1,4 +1,4 @@
-"""ESPnet2's packed zip files: read as they are, and rejected where they are no model or would do harm."""
+"""ESPnet2's packed zip files are read as they are, and rejected if they are not models or not safe to unpack."""
 
 from __future__ import annotations
 

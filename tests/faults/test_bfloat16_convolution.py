@@ -33,7 +33,7 @@ print("done", flush=True)
 
 
 def scan(threads: int, lengths: str, channels: str, kernels: str) -> None:
-    """In a process of its own: a call that does not return can't be interrupted."""
+    """In a separate process, because a call that does not return can't be interrupted."""
     command = [*code_command(SCAN), str(threads), lengths, channels, kernels]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Python children import nothing from their working directory, and there is one place that starts them."""
+"""Child Python processes import nothing from their working directory, and only one module starts them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tympan.runtime.child import child_environment, code_command, module_argumen
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "tympan"
 NAMES = ("yaml", "torch", "numpy", "pickle", "socket", "tempfile", "runpy", "random", "json", "pydantic", "tqdm")
-"""Modules that some child imports early: of the standard library, and of packages."""
+"""Modules of the standard library and of packages that some child imports early."""
 NOT_A_CHILD = {
     "runtime/child.py",
-    # Where the `tympan` program lies, for a line that the user reads
+    # The path of the `tympan` program, for a printed command
     "recipe/run.py",
     "recipe/new.py",
 }
@@ -49,7 +49,7 @@ def run_in(directory: Path, command: list[str], **variables: str) -> subprocess.
 
 @pytest.mark.parametrize("safe_path", [True, False])
 def test_a_module_without_the_working_directory(trap: Path, safe_path: bool) -> None:
-    """With -P, and as Python 3.10 does it."""
+    """With -P, and without it as in Python 3.10."""
     if safe_path and sys.version_info < (3, 11):
         pytest.skip("Python 3.10 has no -P")
     command = [sys.executable, *module_arguments("tympan.bin.tokenize_text", ["--help"], safe_path=safe_path)]
@@ -94,7 +94,7 @@ def test_two_training_processes_beside_a_yaml_py(beeps: Path, trap: Path) -> Non
 
 
 def test_a_child_does_not_hand_its_parent_on() -> None:
-    """A process that a child starts has another parent."""
+    """A process started by a child has another parent."""
     code = (
         "from tympan.runtime.child import end_with_parent\nimport os\nend_with_parent()\n"
         "print(os.environ.get('TYMPAN_PARENT'))"
@@ -146,7 +146,7 @@ def unsafe_starts(text: str) -> list[str]:
 
 
 def write_run(directory: Path, config: str, **changes: object) -> None:
-    """What `reproduce` reads of a run that somebody else has made."""
+    """The files that `reproduce` reads, as in a run from somebody else."""
     manifest = {
         "task": "asr", "task_class": "tympan.tasks.asr:AsrTask", "directory": str(directory), "data": {},
         "versions": {}, "processes": 1, "device": "cpu", "threads": 1, "weights_sha256": {}, "epochs": {}, **changes,
@@ -159,11 +159,11 @@ def write_run(directory: Path, config: str, **changes: object) -> None:
 REPRODUCE = code_command("import sys; from tympan.bin.main import cli; sys.exit(cli(['reproduce', *sys.argv[1:]]))")
 
 
-def test_reproduce_runs_nothing_from_the_folder(trap: Path) -> None:
+def test_reproduce_runs_no_code_from_the_folder(trap: Path) -> None:
     write_run(trap, "max_epoch: 1\n")
     done = run_in(trap, [*REPRODUCE, "."])
     assert done.returncode == 2
-    assert "--decoder: is null" in done.stderr  # the training has started, and finds a mistake
+    assert "--decoder: is null" in done.stderr  # training has started, and reports a mistake
 
 
 def test_reproduce_asks_before_it_imports_what_the_folder_names(trap: Path) -> None:
@@ -182,7 +182,7 @@ def test_reproduce_asks_before_it_imports_what_the_folder_names(trap: Path) -> N
 
 
 def test_a_class_of_the_users_is_found_in_the_working_directory(beeps: Path, trap: Path) -> None:
-    """In this process, where the directory is not on the path, and in the workers; packages keep their names."""
+    """In this process, where the directory is not on the path, and in the workers. Packages keep their names."""
     (trap / "own_encoder.py").write_text(
         "from tympan.models.encoder.conformer import ConformerEncoder\n\n\n"
         "class Own(ConformerEncoder):\n"

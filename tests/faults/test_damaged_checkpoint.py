@@ -1,4 +1,4 @@
-"""Damage to the newest checkpoint: whatever it is, the one before is taken, with a warning."""
+"""If the newest checkpoint is damaged in any way, the previous one is used, with a warning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def loaded_step(directory: Path, load: Callable[[dict[str, Any]], None] = lambda content: None) -> int:
-    """The step of the checkpoint that is taken, which must be as it was saved."""
+    """The step of the checkpoint that is used, which must be as it was saved."""
     content = load_checkpoint(directory, identity=IDENTITY, model_state=MODEL, load=load)
     assert content is not None
     step = int(content["position"]["step"])
@@ -73,7 +73,7 @@ def test_damaged_bytes(saved: Path, seed: int) -> None:
     for content in damaged_copies(whole, random.Random(seed)):
         (saved / NAME).write_bytes(content)
         steps.append(loaded_step(saved))
-    assert steps.count(1) > 150  # a bit of a date in the zip directory does no harm
+    assert steps.count(1) > 150  # a changed date in the zip directory has no effect
 
 
 def edits() -> Iterator[Callable[[dict[str, Any]], object]]:
@@ -98,7 +98,7 @@ def test_edited_fields(saved: Path, edit: Callable[[dict[str, Any]], object], ca
 
 
 def use(content: dict[str, Any]) -> None:
-    """What a trainer reads, in its way."""
+    """Read a checkpoint as the trainer does."""
     for name, weight in MODEL.items():
         assert content["model"][name].shape == weight.shape
     float(content["optimizers"][0]["param_groups"][0]["lr"])
@@ -111,7 +111,7 @@ def use(content: dict[str, Any]) -> None:
 def test_edited_fields_of_a_checkpoint_without_a_digest(
     saved: Path, edit: Callable[[dict[str, Any]], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Of an earlier version: what can't be loaded falls back, what belongs to another training is refused."""
+    """Checkpoints of an earlier version: an unreadable one falls back, one of another training run is rejected."""
     content = torch.load(saved / NAME, weights_only=True)
     del content["sha256"]
     edit(content)
@@ -137,7 +137,7 @@ def test_a_state_that_can_not_be_loaded_falls_back(saved: Path) -> None:
     assert seen == [2, 1]
 
 
-def test_nothing_left_is_one_message(saved: Path) -> None:
+def test_two_damaged_checkpoints_are_one_message(saved: Path) -> None:
     for name in (NAME, PREVIOUS):
         (saved / name).write_bytes((saved / name).read_bytes().replace(b"data.pkl", b"data.pk\xff"))
     with pytest.raises(UserError, match="no checkpoint can be read"):

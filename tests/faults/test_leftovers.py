@@ -1,4 +1,4 @@
-"""What killed writers leave, and what a full disk says."""
+"""Files left by killed writers, and the message of a full disk."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_full_disk_does_not_fill_the_console_with_tracebacks(capfd: pytest.Cap
 
 
 def test_tensorboard_forgets_what_comes_again(tmp_path: Path) -> None:
-    """Trained to batch 6, resumed at batch 4: each point stands once."""
+    """Trained to batch 6, resumed at batch 4: each point occurs once."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     from tympan.runtime.comm import Solo

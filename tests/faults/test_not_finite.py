@@ -1,4 +1,4 @@
-"""A run whose numbers are no numbers: nothing of it is called best, and it does not end as if it had succeeded."""
+"""A run with nan weights or losses: none of its epochs is called best, and it does not end with success."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kill -9 of the process that started a run: none of its processes may go on training."""
+"""After kill -9 of the process that started a run, none of its processes may continue training."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes ar
 
 ENDLESS = ("--max_epoch", "100000", "--log_interval", "1")
 LIMIT_S = 10.0
-"""Until every process must be gone. torch's own data workers look for their parent every 5 s."""
+"""Time until every process must be gone. torch's data workers check for their parent every 5 s."""
 
 
 def session_of(mark: str) -> list[int]:
-    """The processes whose environment holds `mark`: also those whose parent is gone."""
+    """The processes whose environment contains `mark`, also those without a parent."""
     found = []
     for entry in Path("/proc").iterdir():
         try:
@@ -32,7 +32,7 @@ def session_of(mark: str) -> list[int]:
 
 
 def kill_and_look(train: list[str], output: Path, *, processes: int, temporary: Path) -> None:
-    """Start a run, wait for its first updates, kill -9 the process that was started, and see what is left."""
+    """Start a run, wait for its first updates, kill -9 the started process, and return the processes that are left."""
     mark = f"TYMPAN_TEST_MARK={output}"
     variables = {**environment(), "TYMPAN_TEST_MARK": str(output), "TMPDIR": str(temporary)}
     temporary.mkdir()
@@ -62,7 +62,7 @@ def test_workers_end_with_the_process_that_started_them(beeps: Path, tmp_path: P
 
 
 def test_what_a_killed_launcher_leaves_is_removed_by_the_next(beeps: Path, tmp_path: Path) -> None:
-    """Its notes, and torch's folder of logs and error files."""
+    """Its temporary files, and torch's folder of logs and error files."""
     output, temporary = tmp_path / "exp", tmp_path / "temporary"
     kill_and_look(
         command(beeps, output, *ENDLESS, "--nproc", "2", "--elastic", "1:2"), output, processes=5, temporary=temporary

@@ -1,4 +1,4 @@
-"""Numbers that make no sense are rejected before anything is built, with one message that names them."""
+"""Invalid numbers are rejected before anything is built, with one message that names them."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ WILD = [
 
 
 def test_mutated_configurations_are_parsed_or_one_message() -> None:
-    """Nothing but a configuration or a UserError comes out, whatever the numbers."""
+    """Any numbers give either a configuration or a UserError."""
     chance = random.Random(7)
     options = [name for name, item in options_of(AsrTrainConfig).items() if numeric(item.type) and not item.is_conf]
     kept = 0

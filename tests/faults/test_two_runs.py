@@ -1,4 +1,4 @@
-"""Two runs in one output_dir: the second is refused and changes nothing."""
+"""Two runs in one output_dir: the second is rejected and changes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from train_corpus import command, environment, run
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_a_second_run_is_refused(beeps: Path, tmp_path: Path, processes: str) -> None:
+def test_a_second_run_is_rejected(beeps: Path, tmp_path: Path, processes: str) -> None:
     train = command(beeps, tmp_path, "--max_epoch", "100000", "--log_interval", "1", "--nproc", processes)
     first = subprocess.Popen(train, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

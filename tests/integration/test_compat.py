@@ -1,4 +1,4 @@
-"""benchmarks/compat.py on a made-up checkout: it counts, it names what is missing, and it notices a loss."""
+"""benchmarks/compat.py on a made-up checkout: it counts, names what is missing, and detects regressions."""
 
 from __future__ import annotations
 

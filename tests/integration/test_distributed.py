@@ -1,4 +1,4 @@
-"""Several processes as a user starts them: faults, stops and messages."""
+"""Training with several processes as a user starts it: failures, stops and messages."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-def test_a_killed_worker_is_replaced_and_nothing_counts_twice(beeps: Path, one_process: Path, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_no_utterance_counts_twice(
+    beeps: Path, one_process: Path, tmp_path: Path
+) -> None:
     process = start(beeps, tmp_path, *STEADY, "--nproc", "2")
     wait_for_batch(tmp_path, r"1epoch:train:3-3batch", process)
     victims = workers_of(process.pid)
@@ -171,7 +173,7 @@ def test_a_rank_that_hangs_is_found_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_elastic_run_goes_on_with_fewer(beeps: Path, one_process: Path, tmp_path: Path) -> None:
+def test_an_elastic_run_continues_with_fewer_processes(beeps: Path, one_process: Path, tmp_path: Path) -> None:
     process = start(beeps, tmp_path, *STEADY, "--elastic", "1:2")
     wait_for_batch(tmp_path, r"1epoch:train:2-2batch", process)
     os.kill(workers_of(process.pid)[1], signal.SIGKILL)
@@ -219,7 +221,7 @@ def test_espnet2s_options_for_several_hosts(beeps: Path, one_process: Path, tmp_
 
 
 def test_sharded_weights_with_attention_plots_asked_for(beeps: Path, tmp_path: Path) -> None:
-    """One process can't run a model that is spread over two: it is said, and the run goes on."""
+    """One process can't run a model that is sharded over two. This is reported, and the run continues."""
     done = run(beeps, tmp_path, "--fsdp", "true", "--nproc", "2", "--num_att_plot", "1", "--max_epoch", "1")
     assert done.returncode == 0, done.stderr
     assert "--fsdp true: attention is not plotted" in done.stderr

@@ -1,4 +1,4 @@
-"""Two hosts with addresses of their own, as network namespaces: a two-node run whose link is cut in the middle."""
+"""Two hosts with their own addresses, as network namespaces: a two-node run whose link is cut in the middle."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def torchrun(host: int, train: list[str]) -> list[str]:
 
 def start_both(config: Path, output: Path, link: tuple[str, str], *options: str) -> list[subprocess.Popen[bytes]]:
     train = command(config, output, *STEADY, *options)
-    # Both have this machine's host name, so gloo is told by which interface they reach each other
+    # Both have this machine's host name, so gloo must be given the interface between them
     variables = {**environment(), "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     return [
         subprocess.Popen(
@@ -80,7 +80,7 @@ def start_both(config: Path, output: Path, link: tuple[str, str], *options: str)
 
 @pytest.fixture(scope="module")
 def longer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Enough batches to cut the link in the middle of."""
+    """Enough batches to cut the link in the middle of the run."""
     return make_corpus(tmp_path_factory.mktemp("longer"), utterances=60)
 
 

@@ -1,4 +1,4 @@
-"""Every command that the documentation shows: it parses, it runs, or the page says why it is not run."""
+"""Every command in the documentation parses and runs, or the page states why it is not run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ pytest.importorskip("espeakng_loader", reason="the extra 'demo' makes the corpus
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 OWN_WAY = ("aishell", "tasks", "tutorial", "training-options", "migration", "troubleshooting")
-"""Pages whose commands have a test of their own, below or in tests/tasks."""
+"""Pages whose commands have their own test, below or in tests/tasks."""
 ONE_WAY = ("README", "data", "decoding", "language-models", "text-and-batches")
-"""Pages whose commands run one after the other in a directory with what they name."""
+"""Pages whose commands run one after the other in a directory with the files that they name."""
 FENCE = re.compile(r"(?:^ *<!-- not run[^:\n]*: (\S[^\n]*) -->\n)?^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
-"""A block of code; a comment right before it, which does not render, says why the tests do not run it."""
+"""A block of code; a comment right before it, which does not render, states why the tests do not run it."""
 
 
 def fenced(page: Path, language: str) -> list[str]:
@@ -55,7 +55,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_command_is_run_or_says_why_not(page: Path) -> None:
+def test_every_command_is_run_or_has_a_reason_not_to(page: Path) -> None:
     from tympan.bin.main import commands as known
 
     outside = FENCE.sub("", page.read_text(encoding="utf-8"))
@@ -89,7 +89,7 @@ def shown(page: Path) -> Iterator[list[str]]:
 
 
 def test_options_that_pages_show_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    """Also of commands that need what no test machine has: a renamed option is found on every page."""
+    """Also checks commands that no test machine can run, so that a renamed option is found on every page."""
     from tympan.bin.main import cli
 
     helps: dict[tuple[str, ...], str] = {}
@@ -121,7 +121,7 @@ def test_options_that_pages_show_exist(capsys: pytest.CaptureFixture[str]) -> No
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_that_pages_show(page: Path) -> None:
-    """It is Python, and what it imports is there."""
+    """The block is valid Python, and its imports exist."""
     import ast
     import importlib
 
@@ -134,7 +134,7 @@ def test_python_that_pages_show(page: Path) -> None:
 
 @pytest.mark.parametrize("page", ["training-options", "migration", "troubleshooting"])
 def test_options_that_pages_show_are_accepted(page: str, tmp_path: Path) -> None:
-    """Parsing alone, so that a renamed option is found at once; the slow test runs them."""
+    """Only parses the commands, so that a renamed option is found at once. The slow test runs them."""
     from tympan.config import parse_training
     from tympan.config.asr import AsrTrainConfig
 
@@ -150,7 +150,7 @@ def test_options_that_pages_show_are_accepted(page: str, tmp_path: Path) -> None
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished tiny recipe: what the pages take for granted."""
+    """A finished tiny recipe, which the pages assume."""
     from tympan.recipe.demo import Size, make_archives
 
     archives = tmp_path_factory.mktemp("archives")
@@ -212,7 +212,7 @@ def test_other_pages(corpus: Path, page: str) -> None:
 
 @pytest.fixture
 def furnished(corpus: Path, tmp_path: Path) -> Path:
-    """What the pages name: models, recordings, texts, configurations."""
+    """The files that the pages name: models, recordings, texts, configurations."""
     import soundfile
 
     here = tmp_path / "here"
@@ -240,7 +240,7 @@ def furnished(corpus: Path, tmp_path: Path) -> Path:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("page", ONE_WAY)
 def test_pages_one_command_after_the_other(furnished: Path, page: str) -> None:
-    """As they stand, but for sizes that a dozen sentences can't fill."""
+    """Run the commands as written, except for sizes that need more than a dozen sentences."""
     said = (furnished / "data" / "test" / "text").read_text(encoding="utf-8").split()[1]
     smaller = {"--nj 8": "--nj 2", "--vocab_size 500": "--vocab_size 50", "WHAT WAS SAID": said}
     path = next(path for path in PAGES if path.stem == page)

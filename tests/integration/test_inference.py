@@ -51,7 +51,7 @@ def an4(golden: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def packed(an4: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A packed model, moved away from where it was written."""
+    """A packed model, moved to another directory."""
     folder = tmp_path_factory.mktemp("models")
     decode = folder / "decode.yaml"
     decode.write_text("beam-size: 10\nctc-weight: 0.4\nlm-weight: 0.3\n")  # ESPnet1's spelling
@@ -93,13 +93,13 @@ def test_the_tree_of_espnet2_in_the_inputs_order(an4: Path, tmp_path: Path) -> N
     assert (out / "ctm").read_text().startswith("an152-mwhw-b 1 0.2")
 
 
-def test_bad_utterances_are_told_and_the_rest_goes_on(
+def test_bad_utterances_are_reported_and_the_rest_continues(
     an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     soundfile.write(tmp_path / "short.wav", np.zeros(40), 16000)
     soundfile.write(tmp_path / "empty.wav", np.zeros(0), 16000)
     (tmp_path / "noise.wav").write_bytes(b"this is no recording")
-    names = ["short", "noise", "empty", "missing"]  # some fail before the decode, some in it
+    names = ["short", "noise", "empty", "missing"]  # some fail before decoding, some during it
     bad = [f"{name} {name}.wav" for name in names]
     out = tmp_path / "out"
     arguments = ["--output_dir", str(out), *data_of(an4, tmp_path, extra=bad), *model_files(an4, lm=False)]
@@ -110,8 +110,8 @@ def test_bad_utterances_are_told_and_the_rest_goes_on(
 
 
 @pytest.mark.parametrize("data_type", ["segments", "multi_columns_sound"])
-def test_sound_of_any_kind_is_heard_at_the_models_rate(an4: Path, tmp_path: Path, data_type: str) -> None:
-    """Also a part of a recording with two channels at 48 kHz, of which the first speaks."""
+def test_audio_of_any_kind_is_resampled_to_the_models_rate(an4: Path, tmp_path: Path, data_type: str) -> None:
+    """Also a segment of a recording with two channels at 48 kHz, with speech in the first one."""
     samples, rate = soundfile.read(an4 / "wav" / "an253-fash-b.wav", dtype="float32")
     fast = resample(samples, rate, 48000)
     both = np.stack([fast, np.random.default_rng(0).normal(0, 0.1, len(fast))], axis=1)
@@ -126,7 +126,7 @@ def test_sound_of_any_kind_is_heard_at_the_models_rate(an4: Path, tmp_path: Path
     assert read_table(out / "text") == {"utt": "GO"}
 
 
-def test_a_killed_decode_goes_on(an4: Path, tmp_path: Path) -> None:
+def test_a_killed_decode_continues(an4: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     data, model = data_of(an4, tmp_path), model_files(an4)
     arguments = ["--output_dir", str(out), *data, *model, *SEARCH, "--batch_size", "1"]
@@ -149,7 +149,7 @@ def test_a_killed_decode_goes_on(an4: Path, tmp_path: Path) -> None:
     assert after[: len(kept)] == kept
 
 
-def test_other_settings_in_the_same_place_are_refused(
+def test_other_settings_in_the_same_directory_are_rejected(
     an4: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     common = ["--output_dir", str(tmp_path / "out"), *data_of(an4, tmp_path), *model_files(an4, lm=False)]
@@ -225,7 +225,7 @@ def test_mistakes_are_one_message(
     assert message in capsys.readouterr().err
 
 
-def test_transcribe_prints_what_was_said(
+def test_transcribe_prints_the_text(
     an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wav = an4 / "wav" / "cen8-fbbh-b.wav"
@@ -259,7 +259,7 @@ def test_options_of_transcribe_that_can_not_be(
     assert message in capsys.readouterr().err
 
 
-def test_a_missing_accelerator_is_no_word_about_training(
+def test_a_missing_accelerator_is_reported_without_advice_on_training(
     packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("tympan.runtime.device.find_accelerators", lambda: Found(None, 0))
@@ -281,7 +281,7 @@ def test_two_recordings_of_one_name_do_not_overwrite_each_other(capsys: pytest.C
     assert "a/1.wav and b/1.wav would both be written to 1.*" in capsys.readouterr().err
 
 
-def test_formats_of_several_recordings_are_told_apart(
+def test_formats_of_several_recordings_are_distinguished(
     an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = [tmp_path / "x" / "a.wav", tmp_path / "y" / "a.wav"]
@@ -299,7 +299,7 @@ def test_formats_of_several_recordings_are_told_apart(
 
 @pytest.fixture
 def folder(an4: Path, tmp_path: Path) -> Path:
-    """Recordings in subdirectories, two of one name, beside something that is no audio."""
+    """Recordings in subdirectories, two with the same name, and a file that is not audio."""
     for path in ("talks/a.wav", "talks/day1/a.wav", "talks/day1/b.WAV"):
         (tmp_path / path).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(an4 / "wav" / "an253-fash-b.wav", tmp_path / path)
@@ -419,13 +419,13 @@ def test_python_takes_paths_arrays_and_lists(an4: Path, packed: Path) -> None:
         ([(np.zeros(16000), 16000), None], None, r"recording \[1\] of the list: a recording must be a path"),
     ],
 )
-def test_samples_that_are_none_are_told(packed: Path, audio: Any, rate: Any, message: str) -> None:
+def test_invalid_samples_are_reported(packed: Path, audio: Any, rate: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         Recognizer.from_pretrained(packed)(audio, rate=rate)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda", "cuda:1"])
-def test_a_device_that_is_not_here_is_told(packed: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_device_is_reported(packed: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tympan.runtime.device.find_accelerators", lambda: Found(None, 0))
     with pytest.raises(UserError, match=f"device '{device}': no accelerator was found here, use 'cpu'"):
         Recognizer.from_pretrained(packed, device=device)
@@ -489,7 +489,7 @@ def test_a_long_recording_is_aligned_in_pieces(an4: Path, packed: Path, monkeypa
         offset_s += 0.5
         alone = words_of(recognizer.align(one, BEST[name]))
         found, words = words[: len(alone)], words[len(alone) :]
-        # The first and the last word reach into the silence, as far as the model likes.
+        # The first and the last word extend into the silence by an amount that depends on the model.
         for want, got in list(zip(alone, found, strict=True))[1:-1]:
             assert got.start_s == pytest.approx(offset_s + want.start_s, abs=0.03)
             assert got.end_s == pytest.approx(offset_s + want.end_s, abs=0.03)
@@ -519,7 +519,7 @@ def test_what_was_aligned_stays_after_a_kill(an4: Path, packed: Path, tmp_path: 
     assert list(out.parent.iterdir()) == [out]
 
 
-def test_memory_that_ran_out_is_told_with_options_that_there_are(
+def test_out_of_memory_is_reported_with_existing_options(
     an4: Path, packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(*_: object) -> None:
@@ -533,7 +533,7 @@ def test_memory_that_ran_out_is_told_with_options_that_there_are(
     assert set(re.findall(r"--\w+", message)) <= known
 
 
-def test_text_that_the_model_can_not_know_is_told(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_with_only_unknown_tokens_is_reported(an4: Path, packed: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = [str(packed), "--audio", str(an4 / "wav" / "cen8-fbbh-b.wav"), "--text"]
     assert run(asr_align.main, [*one, "march third"]) == 1
     captured = capsys.readouterr()
@@ -547,7 +547,7 @@ def test_text_that_the_model_can_not_know_is_told(an4: Path, packed: Path, capsy
     assert "--text is empty" in capsys.readouterr().err
 
 
-def test_texts_without_a_recording_are_told(
+def test_texts_without_a_recording_are_reported(
     an4: Path, packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "wav.scp").write_text(f"a {an4}/wav/an253-fash-b.wav\nb {an4}/wav/an251-fash-b.wav\n")
@@ -559,7 +559,7 @@ def test_texts_without_a_recording_are_told(
     assert "1 recordings have no text" in captured.err
 
 
-def test_half_precision_hears_the_same(an4: Path, packed: Path) -> None:
+def test_half_precision_gives_the_same_text(an4: Path, packed: Path) -> None:
     recognizer = Recognizer.from_pretrained(packed, dtype="bfloat16")
     assert recognizer(an4 / "wav" / "cen8-fcaw-b.wav").text == BEST["cen8-fcaw-b"]
 
@@ -586,7 +586,7 @@ def test_espnet2s_options_and_defaults_are_taken(reference: Path) -> None:
         assert default == ast.literal_eval(found[2]), line
 
 
-def test_a_packed_model_that_names_a_class_is_refused(
+def test_a_packed_model_that_names_a_class_is_rejected(
     packed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     foreign = tmp_path / "foreign"
@@ -597,7 +597,7 @@ def test_a_packed_model_that_names_a_class_is_refused(
     assert "--allow_import" in capsys.readouterr().err
 
 
-def test_a_packed_model_names_no_place_of_this_machine(packed: Path, an4: Path) -> None:
+def test_a_packed_model_has_no_path_of_this_machine(packed: Path, an4: Path) -> None:
     for path in packed.rglob("*.yaml"):
         assert str(an4) not in path.read_text()
         assert "output_dir" not in path.read_text()

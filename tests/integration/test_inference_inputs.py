@@ -1,4 +1,4 @@
-"""What asr_inference makes of odd recordings, changed files and settings that do nothing: ESPnet2's trained model."""
+"""asr_inference with unusual recordings, changed files and settings without effect, on ESPnet2's trained model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RATE = 16000
 
 @pytest.fixture(scope="module")
 def model(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model as an experiment directory, whose tokens stand in a file of their own."""
+    """The model as an experiment directory, with the tokens in a separate file."""
     an4 = golden / "espnet2" / "an4_trained"
     folder = tmp_path_factory.mktemp("exp")
     config = yaml.safe_load((an4 / "asr_config.yaml").read_text(encoding="utf-8"))
@@ -46,7 +46,7 @@ def read(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines()
 
 
-def test_what_no_microphone_gave_is_not_decoded(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_unscaled_and_nan_audio_is_not_decoded(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     good = model / "an253-fash-b.wav"
     samples, _ = soundfile.read(good, dtype="float32")
     one_nan = samples.copy()
@@ -80,12 +80,12 @@ def test_stored_arrays_are_audio_or_features(model: Path, tmp_path: Path) -> Non
     assert any("the model takes audio" in line for line in read(tmp_path / "out" / "failed"))
 
 
-def test_a_text_is_no_speech(model: Path, tmp_path: Path) -> None:
+def test_a_text_file_is_rejected_as_speech(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="type text is not a type of speech"):
         decode(model, tmp_path, {"a": Path("HELLO")}, kind="text")
 
 
-def test_beginning_again_leaves_nothing_of_the_other_decode(model: Path, tmp_path: Path) -> None:
+def test_starting_from_scratch_removes_the_other_decode(model: Path, tmp_path: Path) -> None:
     lines = {name: model / f"{name}.wav" for name in ("an253-fash-b", "an251-fash-b")}
     assert decode(model, tmp_path, lines, "--nbest", "2", "--nj", "2") == 0
     out = tmp_path / "out"
@@ -124,14 +124,14 @@ def test_what_decides_about_results_beside_the_weights(model: Path, tmp_path: Pa
     assert set(files.companions()) == {"token_list of the configuration", "features.yaml", "cmvn"}
 
 
-def test_settings_that_do_nothing_are_told(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_settings_without_effect_are_reported(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     lines = {"an253-fash-b": model / "an253-fash-b.wav"}
     with caplog.at_level(logging.WARNING):
         assert decode(model, tmp_path, lines, "--lm_weight", "0.4", "--search", "ctc_greedy", "--penalty", "3") == 0
     assert "search ctc_greedy does not use beam_size, lm_weight, penalty" in caplog.text
 
 
-def test_python_says_what_is_wrong(model: Path) -> None:
+def test_python_reports_what_is_wrong(model: Path) -> None:
     with pytest.raises(UserError, match="must be one of float16"):
         Recognizer.from_pretrained(model, dtype="O1")
     aligned = Recognizer.from_pretrained(model).align(str(model / "an253-fash-b.wav"), "GO")

@@ -1,4 +1,4 @@
-"""The recipe as a user runs it, on an AISHELL of a dozen sentences: from archive to report, again, with mistakes."""
+"""The recipe as a user runs it, on an AISHELL of a dozen sentences: from archive to report, repeated, with mistakes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(archives: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A directory in which all stages ran, and what they said."""
+    """A directory in which all stages ran, and their output."""
     directory = new_workplace(tmp_path_factory.mktemp("recipe"), archives)
     return directory, aishell(directory, "--stage", "-1").stdout
 
@@ -92,10 +92,10 @@ def test_the_mean_is_of_the_last_epochs(finished: tuple[Path, str]) -> None:
     torch.testing.assert_close(mean[name], (first[name] + second[name]) / 2)
 
 
-def test_again_does_nothing_and_a_change_does_what_it_must(finished: tuple[Path, str], tmp_path: Path) -> None:
+def test_a_second_run_does_nothing_and_a_change_reruns_what_it_must(finished: tuple[Path, str], tmp_path: Path) -> None:
     directory = tmp_path / "copy"
     shutil.copytree(finished[0], directory, symlinks=True)
-    # The archives of features name absolute places: in the copy they are where they were.
+    # feats.scp has absolute paths, so the copy refers to the original archives.
     assert steps_run(aishell(directory, "--stage", "2").stdout) == []
     (directory / "conf" / "decode.yaml").write_text(DECODE.replace("beam_size: 2", "beam_size: 3"))
     redone = steps_run(aishell(directory, "--stage", "3").stdout)
@@ -116,7 +116,7 @@ def test_mistakes_are_found_before_any_work(workplace: Path) -> None:
     assert not (workplace / "downloads").exists()
 
 
-def test_status_where_nothing_ran(tmp_path: Path) -> None:
+def test_status_before_any_run(tmp_path: Path) -> None:
     assert "no recipe was run in" in recipe(tmp_path, "status", code=2).stderr
 
 
@@ -207,14 +207,14 @@ def test_own_data_with_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> 
     tokens = (tmp_path / "mine" / "data" / "lang_phn" / "tokens.txt").read_text(encoding="utf-8").split()
     spoken = {phone for line in lexicon.read_text(encoding="utf-8").splitlines() for phone in line.split()[1:]}
     assert set(tokens[2:-1]) <= spoken
-    # espeak's phones have no tones at their ends, so the words stay whole.
+    # espeak's phones have no tones at their ends, so the words are not split.
     words = (tmp_path / "mine" / "data" / "local" / "lm_train" / "train.txt").read_text(encoding="utf-8").split()
     assert set(words) <= {line.split()[0] for line in lexicon.read_text(encoding="utf-8").splitlines()}
 
 
 @pytest.mark.slow
 def test_own_recordings_with_segments(finished: tuple[Path, str], tmp_path: Path) -> None:
-    """Parts of recordings, features made in the model: nothing is cut or stored before training."""
+    """Segments of recordings, with features computed by the model: nothing is cut or stored before training."""
     from tympan.data.kaldi_dir import DataDir
 
     arguments = []
@@ -292,7 +292,7 @@ def test_performance_script_on_two_processes(finished: tuple[Path, str], tmp_pat
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_killed_in_every_step_the_recipe_still_ends_the_same(finished: tuple[Path, str], workplace: Path) -> None:
-    """kill -9 amid each step, of the recipe alone or of its command too; the end is that of the undisturbed run."""
+    """kill -9 during each step, of only the recipe or also of its command. The result equals an uninterrupted run."""
     options = ["aishell", "--data_url", "archives", "--ngpu", "0", "--nj", "1", "--speeds", "1.0", "--n_average", "2"]
     command = [sys.executable, "-m", "tympan.bin.recipe", *options, "--stage", "-1"]
     times = re.findall(r"^  (\S.*): done in ([\d.]+) s$", finished[1], re.MULTILINE)
@@ -303,7 +303,7 @@ def test_killed_in_every_step_the_recipe_still_ends_the_same(finished: tuple[Pat
         )
         assert process.stdout is not None
         begun = next(line for line in process.stdout if line.startswith((f"  {step} ...", f"  {step}: ")))
-        if begun.startswith(f"  {step} ..."):  # else this machine was faster than before, and the kill came too late
+        if begun.startswith(f"  {step} ..."):  # otherwise the step was faster than expected, and the kill came too late
             time.sleep(float(seconds) * (0.1, 0.4, 0.7)[number % 3])
         if number % 2:
             os.killpg(process.pid, signal.SIGKILL)
@@ -325,7 +325,7 @@ def test_killed_in_every_step_the_recipe_still_ends_the_same(finished: tuple[Pat
 
 
 def test_phones_of_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> None:
-    """The corpus's own lexicon: phones are trained, characters come out, also of the packed model alone."""
+    """The corpus's own lexicon: the model predicts phones, and decoding gives characters, also when packed."""
     directory = tmp_path / "copy"
     shutil.copytree(finished[0], directory, symlinks=True)
     arguments = ["--stage", "2", "--tag", "phones", "--token_type", "phn", "--lm_config", ""]
@@ -342,7 +342,7 @@ def test_phones_of_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> None
     (answer,) = json.loads(heard) if heard.lstrip().startswith("[") else [json.loads(heard)]
     assert "".join(word["word"] for word in answer["words"]) == answer["text"].replace(" ", "")
     assert not set(answer["text"]) & set("0123456789")
-    # The folder's own settings are those of the recipe.
+    # The settings in the folder are those of the recipe.
     command = ["--model_tag", "../moved", "--output_dir", "again"]
     command += ["--data_path_and_name_and_type", "dump/test/deltafalse/feats.scp,speech,kaldi_ark"]
     subprocess.run([sys.executable, "-m", "tympan.bin.asr_inference", *command], cwd=directory, check=True)
@@ -370,7 +370,7 @@ def transcribe(directory: Path, *arguments: str) -> str:
     ids=["raw-bpe-alone", "deltas", "fbank-best"],
 )
 def test_other_ways(finished: tuple[Path, str], tmp_path: Path, arguments: list[str], size: int | None) -> None:
-    """Other features and tokens, no language models, the best epochs: from data to a model that hears a file."""
+    """Other features and tokens, no language models, the best epochs: from data to transcribing a file."""
     import yaml
 
     directory = tmp_path / "copy"

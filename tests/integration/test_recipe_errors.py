@@ -1,4 +1,4 @@
-"""What a person meets: wrong path, half a corpus, full disk, taken port, no memory. Real commands, one message each."""
+"""Common failures of real commands: wrong path, incomplete corpus, full disk, port in use, no memory."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_wrong_paths(workplace: Path) -> None:
     assert "--data: cannot create the directory file/downloads" in message
 
 
-def test_wrong_checkpoints_and_directories_are_told_before_any_work(workplace: Path) -> None:
+def test_wrong_checkpoints_and_directories_are_reported_before_any_work(workplace: Path) -> None:
     message = aishell(workplace, "--stage", "-1", "--resume", "a.pth", "--lm_resume", "b.pth", code=2).stderr
     assert "--resume: there is no checkpoint a.pth." in message
     assert "--lm_resume: there is no checkpoint b.pth." in message
@@ -83,7 +83,7 @@ def test_half_a_corpus_and_its_remedy(workplace: Path) -> None:
     assert "warning" not in done.stderr
 
 
-def test_another_data_directory_is_no_edited_file(workplace: Path) -> None:
+def test_another_data_directory_does_not_count_as_an_edited_file(workplace: Path) -> None:
     aishell(workplace, *DATA_ONLY)
     done = aishell(workplace, *DATA_ONLY, "--data", "elsewhere")
     assert "outdated: its output files changed" in done.stdout
@@ -105,7 +105,7 @@ def test_other_audio_under_old_names_is_noticed(workplace: Path) -> None:
     assert steps_run(aishell(workplace, "--stage", "0", "--stop_stage", "2").stdout) == []
 
 
-def test_other_transcripts_are_no_other_features(workplace: Path) -> None:
+def test_other_transcripts_do_not_change_features(workplace: Path) -> None:
     aishell(workplace, "--stage", "-1", "--stop_stage", "2")
     transcript = next((workplace / "downloads").rglob("aishell_transcript_v0.8.txt"))
     lines = transcript.read_text(encoding="utf-8").splitlines()
@@ -135,7 +135,7 @@ mount -o remount,size=100m {place}
     ids=["download", "unpack", "features"],
 )
 def test_full_disk_and_its_remedy(workplace: Path, size: int, message: str) -> None:
-    """A small file system of one's own, in a namespace of one's own."""
+    """A small separate file system, in a separate namespace."""
     (workplace / "disk").mkdir()
     options = "--data_url archives --ngpu 0 --nj 1 --speeds 1.0 --compress false --stage -1 --stop_stage 2"
     script = FULL.format(size=size, place=workplace / "disk", python=sys.executable, options=options)
@@ -163,7 +163,7 @@ def test_no_memory(with_features: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for the child in /proc")
 def test_killed_for_memory(with_features: Path) -> None:
-    """The system kills with signal 9, and tells nobody."""
+    """The system kills a process with signal 9, without a message."""
     options = ["aishell", "--ngpu", "0", "--nj", "1", "--speeds", "1.0", "--lmtag", "killed"]
     recipe_command = [sys.executable, "-m", "tympan.bin.recipe", *options, "--stage", "3", "--stop_stage", "3"]
     process = subprocess.Popen(

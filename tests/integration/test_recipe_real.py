@@ -1,4 +1,4 @@
-"""The long runs: the demo from nothing to a CER, and some minutes of the recipe on real AISHELL recordings."""
+"""Long runs: the whole demo, and some minutes of the recipe on real AISHELL recordings."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_demo_learns_unseen_sentences(tmp_path: Path) -> None:
 
 
 def test_real_aishell_recordings(real_data: Path, tmp_path: Path) -> None:
-    """Two epochs: enough that the loss falls and every stage meets real recordings."""
+    """Two epochs, so that the loss falls and every stage processes real recordings."""
     shutil.copytree(ROOT / "egs" / "aishell" / "asr1" / "conf", tmp_path / "conf")
     small = ["--train_config", "conf/small/train.yaml", "--lm_config", "conf/small/lm.yaml"]
     small += ["--decode_config", "conf/small/decode.yaml", "--tag", "small", "--n_average", "1", "--speeds", "1.0"]

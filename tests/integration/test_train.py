@@ -43,7 +43,7 @@ def test_the_experiment_directory_is_espnet2s(finished: Path) -> None:
 
 
 def test_the_losses_are_the_golden_ones(finished: Path) -> None:
-    """To 3 %: other processors and releases of torch round otherwise, and two epochs spread it."""
+    """Equal within 3 %: other processors and torch releases round differently, and two epochs amplify this."""
     reporter = read_reporter(finished)
     found = [reporter.get(phase, "loss", epoch) for epoch in (1, 2) for phase in ("train", "valid")]
     golden = [float(line) for line in GOLDEN.read_text(encoding="utf-8").split()]
@@ -58,7 +58,7 @@ def test_reproduce_finds_the_same_bits(finished: Path) -> None:
 
 
 def test_reproduce_after_a_longer_run_and_from_elsewhere(beeps: Path, tmp_path: Path) -> None:
-    """Models that an earlier run left are not this run's, and relative paths begin where it was started."""
+    """Models of an earlier run are not counted, and relative paths refer to the directory of the original run."""
     corpus = beeps.parent
     data = [f"--{side}_data_path_and_name_and_type={side}/{file},{name}" for side in ("train", "valid")
             for file, name in (("wav.scp", "speech,sound"), ("text", "text,text"))]  # fmt: skip
@@ -73,7 +73,7 @@ def test_reproduce_after_a_longer_run_and_from_elsewhere(beeps: Path, tmp_path: 
     assert done.stdout.splitlines() == ["identical: all 1 models have the same bits"]
 
 
-def test_a_mistake_leaves_an_older_run_alone(beeps: Path, finished: Path) -> None:
+def test_a_mistake_does_not_change_an_older_run(beeps: Path, finished: Path) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     done = run(beeps, finished, "--best_model_criterion", "valid,accuracy,max")
     assert done.returncode == 2
@@ -82,7 +82,7 @@ def test_a_mistake_leaves_an_older_run_alone(beeps: Path, finished: Path) -> Non
     assert after == before
 
 
-def test_a_checkpoint_of_another_kind_is_refused(beeps: Path, finished: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_kind_is_rejected(beeps: Path, finished: Path, tmp_path: Path) -> None:
     options = ("--resume", "true", "--encoder_conf", "output_size=8")
     done = run(beeps, finished, *options)
     assert done.returncode == 2
@@ -132,7 +132,7 @@ def test_dry_run_builds_and_stops(beeps: Path, tmp_path: Path) -> None:
 
 
 def test_dry_run_checks_a_configuration_without_data(beeps: Path, tmp_path: Path) -> None:
-    """As ESPnet2's repository checks its recipes."""
+    """The same check that ESPnet2's repository runs on its recipes."""
     none = ["--train_data_path_and_name_and_type", "[]", "--valid_data_path_and_name_and_type", "[]"]
     for options in (["--iterator_type", "none"], none):
         done = run(beeps, tmp_path, "--dry_run", "true", *options)
@@ -165,7 +165,7 @@ def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) ->
     assert "1 utterances have an empty transcript:\n  train005" in done.stderr
 
 
-def test_a_text_of_ids_alone_is_a_mistake(beeps: Path, tmp_path: Path) -> None:
+def test_a_text_with_only_ids_is_an_error(beeps: Path, tmp_path: Path) -> None:
     corpus = beeps.parent
     text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()
     (tmp_path / "text").write_text("".join(line.split()[0] + "\n" for line in text), encoding="utf-8")

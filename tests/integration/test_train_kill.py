@@ -1,4 +1,4 @@
-"""kill -9 at any moment, many times over, ends in the weights of an undisturbed run."""
+"""After kill -9 at random moments, many times, the weights equal those of an uninterrupted run."""
 
 from __future__ import annotations
 

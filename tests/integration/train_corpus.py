@@ -1,4 +1,4 @@
-"""A corpus of beeps and a recogniser of a few thousand weights, to run the commands on as a user does."""
+"""A corpus of beeps and a recognizer of a few thousand weights, to run the commands on as a user does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AISHELL: recognising what is there, and the recipe's data directories, on the real sample where it is at hand."""
+"""AISHELL: detecting what is unpacked, and the recipe's data directories, on the real sample if it is available."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_recognises_what_was_unpacked(tmp_path: Path) -> None:
 
 
 def test_a_killed_merge_is_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Unpacking over what is there moves speaker by speaker: some of them being there is not all of them."""
+    """Unpacking over existing files moves one speaker at a time: some speakers do not mean that it is complete."""
     import tarfile
 
     make_corpus(tmp_path / "packed")
@@ -98,7 +98,7 @@ def test_a_killed_merge_is_begun_again(tmp_path: Path, capsys: pytest.CaptureFix
     with tarfile.open(data / "data_aishell.tgz", "w:gz") as tar:
         tar.add(tmp_path / "packed" / "data_aishell", "data_aishell")
     aishell.unpack("data_aishell", data, 1)
-    # As a kill in the midst of a second unpacking leaves it: one speaker moved, the others in the scratch directory.
+    # The state after a kill during a second unpacking: one speaker is moved, the others are in the scratch directory.
     root = data / "data_aishell"
     for name in ("dev", "test"):
         for path in sorted((root / "wav" / name).rglob("*"), reverse=True):

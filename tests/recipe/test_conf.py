@@ -1,4 +1,4 @@
-"""The settings in egs/: they parse, ESPnet1's and their ESPnet2 twins mean the same, and values are the reference's."""
+"""The settings in egs/ parse, ESPnet1's files equal their ESPnet2 versions, and the values match the reference."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def resolved(schema: type[Any], *files: Path) -> str:
     ],
 )
 def test_twins_mean_the_same(schema: type[Any], espnet1: str, espnet2: str) -> None:
-    # SpecAugment's file is the second of two.
+    # The SpecAugment file is the second of two.
     before = [CONF / "train.yaml"] if espnet1 == "specaug.yaml" else []
     assert resolved(schema, *before, CONF / espnet1) == resolved(schema, *before, CONF / "espnet2" / espnet2)
 
@@ -95,7 +95,7 @@ def test_a_directory_without_conf_uses_the_recipes_own(
     assert with_shipped_conf(given) == given
 
 
-def test_results_say_which_numbers_are_published() -> None:
+def test_results_mark_published_numbers() -> None:
     text = (CONF.parent / "RESULTS.md").read_text(encoding="utf-8")
     assert "as ESPnet published them; not run here" in text
     for cell in ("| 4.6 | 5.1 |", "| 4.7 | 5.2 |", "| 5.2 | 5.8 |", "| 6.0 | 6.7 |", "| 6.0 | 6.6 |", "| 6.5 | 7.4 |"):

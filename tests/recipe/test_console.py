@@ -1,4 +1,4 @@
-"""Commands in processes of their own: their fate reaches the user, with a remedy."""
+"""Commands in separate processes: their failures are reported with a remedy."""
 
 from __future__ import annotations
 

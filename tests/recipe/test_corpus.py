@@ -1,4 +1,4 @@
-"""A corpus that is defined here, outside the package: one object and one name, and the recipe knows what to do."""
+"""A corpus defined here, outside the package: the recipe needs only one object and one name."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_corpus_of_a_module_needs_no_registration(tmp_path: Path, monkeypatch:
 
 
 def test_the_tutorials_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module on the page, on an archive with the layout of the real one."""
+    """The module of the documentation, on an archive with the layout of the real one."""
     page = (Path(__file__).resolve().parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
     (code,) = [block for block in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "Corpus(" in block]
     (tmp_path / "yesno.py").write_text(code, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo corpus: AISHELL's shape, disjoint sets, the same bytes every time."""
+"""The demo corpus: AISHELL's layout, disjoint sets, and the same bytes every time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Downloads: whole or not there, continued where they broke off, with a message for each thing that goes wrong."""
+"""Downloads are complete or absent, continue after an interruption, and report every failure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CONTENT = bytes(range(256)) * 4000  # 1,024,000 bytes
 
 
 class Server:
-    """A loopback server that can break off after some bytes, forget how to continue, or change its file."""
+    """A loopback server that can disconnect after some bytes, not support resuming, or change its file."""
 
     def __init__(self) -> None:
         self.content, self.etag = CONTENT, '"one"'
-        self.break_after: list[int] = []  # one entry for each answer that breaks off
+        self.break_after: list[int] = []  # one entry for each response that is interrupted
         self.ranges, self.statuses = [], []
         self.can_continue, self.can_head, self.code = True, True, 200
         outer = self
@@ -114,7 +114,7 @@ def test_whole_file_is_not_fetched_again_and_a_short_one_is_continued(server: Se
     target.write_bytes(CONTENT)
     get(server.url, target)
     assert server.ranges == []
-    target.write_bytes(CONTENT[:1000])  # another tool's half
+    target.write_bytes(CONTENT[:1000])  # an incomplete download by another tool
     assert get(server.url, target).read_bytes() == CONTENT
     assert server.ranges == ["bytes=1000-"]
     target.write_bytes(CONTENT + b"more")
@@ -166,7 +166,7 @@ def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPat
         get(server.url, tmp_path / "data.tgz")
 
 
-def test_too_little_space_is_said_before_the_first_byte(
+def test_too_little_space_is_reported_before_the_first_byte(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download.shutil, "disk_usage", lambda path: type("Usage", (), {"free": 1000})())

@@ -1,4 +1,4 @@
-"""Repeating a recipe: done stays done, changes travel downstream, and what broke off is never taken for finished."""
+"""Repeating a recipe: finished steps are skipped, changes rerun later steps, and interrupted steps are not finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tympan.recipe.stage import Stage, Step, find_stage
 
 
 class Kitchen:
-    """raw -> dough -> bread, with a count of how often each was made."""
+    """raw -> dough -> bread, with the number of times that each was made."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.made, self.heat = root, [], 200
@@ -48,7 +48,7 @@ def kitchen(tmp_path: Path) -> Kitchen:
     return Kitchen(tmp_path)
 
 
-def test_again_does_nothing(kitchen: Kitchen) -> None:
+def test_a_second_run_does_nothing(kitchen: Kitchen) -> None:
     assert kitchen.run() == ["dough", "bread"]
     assert kitchen.run() == []
 
@@ -59,14 +59,14 @@ def test_change_travels_downstream(kitchen: Kitchen) -> None:
     assert kitchen.run() == ["dough", "bread"]
 
 
-def test_same_content_with_a_new_date_is_no_change(kitchen: Kitchen) -> None:
+def test_same_content_with_a_new_date_is_unchanged(kitchen: Kitchen) -> None:
     kitchen.run()
     (kitchen.root / "raw").write_text("flour")
     os.utime(kitchen.root / "raw", (1, 1))
     assert kitchen.run() == []
 
 
-def test_changed_setting_redoes_that_step_alone(kitchen: Kitchen) -> None:
+def test_changed_setting_reruns_only_that_step(kitchen: Kitchen) -> None:
     kitchen.run()
     kitchen.heat = 250
     assert kitchen.run() == ["bread"]
@@ -140,7 +140,7 @@ def test_found_output_needs_no_run(tmp_path: Path) -> None:
 
 
 def training(root: Path, data: str, size: int, epochs: int) -> list[int]:
-    """A step that continues its own output, as training does; returns the epochs it ran."""
+    """A step that continues its own output, as training does. Returns the epochs that it ran."""
     (root / "data").write_text(data)
     ran = []
 
@@ -170,7 +170,7 @@ def test_training_continues_only_its_own(tmp_path: Path) -> None:
 
 
 def features(root: Path) -> list[str]:
-    """A step that continues its output and is made of recordings, with labels beside them; what it said."""
+    """A step that continues its output and depends on recordings and labels. Returns its console output."""
     said: list[str] = []
 
     def run() -> None:
@@ -186,7 +186,7 @@ def features(root: Path) -> list[str]:
     return said
 
 
-def test_recordings_count_by_their_content_and_labels_set_nothing_aside(tmp_path: Path) -> None:
+def test_recordings_count_by_content_and_labels_move_no_output(tmp_path: Path) -> None:
     (tmp_path / "wav.scp").write_text("a a.wav\nb echo beep |\n")
     (tmp_path / "a.wav").write_bytes(b"one")
     (tmp_path / "text").write_text("a hello\n")
@@ -201,7 +201,7 @@ def test_recordings_count_by_their_content_and_labels_set_nothing_aside(tmp_path
     assert (tmp_path / "feats.old1" / "all").read_bytes() == b"oneone"
 
 
-def test_outputs_in_another_place_are_outdated_not_changed(tmp_path: Path) -> None:
+def test_outputs_in_another_directory_are_outdated_not_changed(tmp_path: Path) -> None:
     def step(place: str) -> Step:
         return Step("fetch", lambda: (tmp_path / place).write_text("x"), makes=[tmp_path / place])
 

@@ -1,4 +1,4 @@
-"""Unpacking: strangers' archives stay inside the target, and an interruption leaves nothing that looks whole."""
+"""Unpacking: untrusted archives stay inside the target, and an interrupted one never looks complete."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_files_and_directories(tmp_path: Path) -> None:
         (("top/null", "device"), "device or pipe"),
     ],
 )
-def test_refuses(tmp_path: Path, member: tuple[str, bytes | str], message: str) -> None:
+def test_unsafe_members_are_rejected(tmp_path: Path, member: tuple[str, bytes | str], message: str) -> None:
     archive = make_tar(tmp_path / "in" / "a.tgz", ("top/x", b"1"), member)
     with pytest.raises(UserError, match=message):
         extract(archive, tmp_path / "in" / "out")

@@ -1,4 +1,4 @@
-"""LibriSpeech's layout, in a miniature that the test packs and serves on loopback."""
+"""LibriSpeech's layout, in a tiny corpus that the test packs and serves on loopback."""
 
 from __future__ import annotations
 

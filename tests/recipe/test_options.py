@@ -1,4 +1,4 @@
-"""The recipe's options: ESPnet1's names and defaults, and the names of what they make."""
+"""The recipe's options: ESPnet1's names and defaults, and the names of the files that they imply."""
 
 from __future__ import annotations
 

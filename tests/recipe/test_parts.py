@@ -1,4 +1,4 @@
-"""Tokens and feature sources: each answers what the stages ask, so that no stage asks which one it has."""
+"""Tokens and feature sources: stages call their methods and never check which kind they have."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recipe(*arguments: str) -> Recipe:
 
 
 @pytest.mark.parametrize("option", ["feats_type", "token_type"])
-def test_only_one_place_chooses(option: str) -> None:
+def test_only_one_module_compares_the_option(option: str) -> None:
     found = [
         path.name
         for path in PACKAGE.glob("*.py")
@@ -141,7 +141,7 @@ def test_stored_features(arguments: list[str], dim: int) -> None:
     assert stored.features.recordings(["train_sp"]) == []
     assert (stored.features.steps_per_second, stored.features.step_dim) == (100, dim)
     assert stored.features.copies == pytest.approx(1 / 0.9 + 1 + 1 / 1.1)
-    # One copy as it is computed and one normalised, compressed to a byte per number, and flac of the changed audio.
+    # Raw and normalized features, compressed to one byte per value, and flac of the perturbed audio.
     plain_dim = 83 if dim != 80 else 80
     assert stored.features.disk_bytes(10.0, changed_s=1.0) == 10 * 100 * (plain_dim + dim) + 32_000 * 0.55
     plain = recipe(*arguments, "--compress", "false")
@@ -149,7 +149,7 @@ def test_stored_features(arguments: list[str], dim: int) -> None:
 
 
 def test_compression_is_passed_to_both_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compressed is the default, and not a new setting: a directory that an older version finished stays finished."""
+    """Compression is the default and no new setting: a directory that an older version finished stays finished."""
 
     def steps(*arguments: str) -> dict[str, Step]:
         made = recipe(*arguments)

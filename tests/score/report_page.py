@@ -1,4 +1,4 @@
-"""What is in a page of `tympan report`: its data, and what a real browser makes of it."""
+"""Read a page of `tympan report`: its data, and what a real browser shows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def browse(page: Path, *flags: str) -> str:
 
 
 def probed(page: Path, script: str, *flags: str) -> Any:
-    """What a script in the page puts into `seen`."""
+    """The values that a script in the page appends to `seen`."""
     ending = 'document.body.append(make("p", { id: "seen", textContent: JSON.stringify(seen) }));</script></body>'
     text = page.read_text(encoding="utf-8").replace("</body>", f"<script>const seen = [];{script}{ending}")
     probe = page.with_name("probe.html")

@@ -1,4 +1,4 @@
-"""References with choices: what sclite 2.4.10 answered."""
+"""References with alternatives, compared with the output of sclite 2.4.10."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tympan.score.transcripts import read_transcripts
         ("{ a / b }", "", "0 0 1 0", "A", "*"),
         ("a b", "{ a / c } b", "2 0 0 0", "a b", "a b"),
         ("@ x", "x", "1 0 0 0", "x", "x"),
-        # Equal but for rounding: sclite adds thousandths in single precision.
+        # Equal except for rounding: sclite adds thousandths in single precision.
         ("d { b } c { @ / @ } @ d", "d", "1 0 3 0", "d B C D", "d * * *"),
         ("{ @ / c } { d { b / @ } d / c d b / @ } { @ } d b b", "d a", "1 1 1 0", "d B B", "d A *"),
     ],
 )
-def test_the_wording_nearest_to_what_was_heard(
+def test_the_wording_nearest_to_the_hypothesis(
     tmp_path: Path, ref: str, hyp: str, counts: str, said: str, heard: str
 ) -> None:
     for name, text in (("ref", ref), ("hyp", hyp)):
@@ -40,7 +40,7 @@ def test_the_wording_nearest_to_what_was_heard(
     assert lines[1:4] == [f"Scores: (#C #S #D #I) {counts}", f"REF:  {said} ", f"HYP:  {heard} "]
 
 
-def test_nothing_may_be_said(tmp_path: Path) -> None:
+def test_an_alternative_may_be_empty(tmp_path: Path) -> None:
     (tmp_path / "ref.trn").write_text("{ @ / uh } (s-1)\n")
     (tmp_path / "hyp.trn").write_text("(s-1)\n")
     sides = (read_transcripts(tmp_path / f"{name}.trn") for name in ("ref", "hyp"))

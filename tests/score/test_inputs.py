@@ -1,4 +1,4 @@
-"""Files of different kinds that go together, and what is refused or told about those that do not."""
+"""Files of different kinds that fit together, and the errors and warnings for those that do not."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ def test_speakers_of_other_utterances(tmp_path: Path, caplog: pytest.LogCaptureF
     assert "has no speaker for 1 of 2 references" in caplog.text
 
 
-def test_space_is_removed_from_characters_alone(tmp_path: Path) -> None:
+def test_space_is_removed_only_from_characters(tmp_path: Path) -> None:
     text = write(tmp_path / "text", "u1 a b\n")
     with pytest.raises(UserError, match="--unit char"):
         score_files(text, text, unit="word", remove_space=True)
 
 
-def test_a_folder_is_no_transcript() -> None:
+def test_a_folder_as_transcript_is_rejected() -> None:
     with pytest.raises(UserError, match="is a directory"):
         score_files(Path(), Path(), unit="word")
 

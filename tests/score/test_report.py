@@ -25,7 +25,7 @@ from tympan.score.transcripts import Transcript
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Two utterances with sound, one hypothesis right and one wrong, and a tag that would end a script."""
+    """Two utterances with audio, one correct and one wrong hypothesis, and a tag that would end a script."""
     rng = np.random.default_rng(0)
     for name in ("s1-a", "s2-b"):
         soundfile.write(tmp_path / f"{name}.wav", 0.1 * rng.standard_normal(8000), 16000)
@@ -62,7 +62,7 @@ def test_sound_of_any_rate_and_with_nan_can_be_embedded(data_dir: Path, rate: in
     samples[[10, 20, 30]] = np.nan, np.inf, 1e30
     soundfile.write(data_dir / "s2-b.wav", samples, rate, subtype="FLOAT")
     page = data_dir / "report.html"
-    # In a process of its own: the MP3 encoder ends the process when it meets a NaN.
+    # In a separate process: the MP3 encoder aborts the process on a NaN.
     files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
     command = [sys.executable, "-m", "tympan.bin.report", *files, "--embed_audio", "true"]
     subprocess.run(command, check=True, timeout=120)
@@ -95,7 +95,9 @@ def test_a_lost_recording_does_not_cost_the_report(
 
 
 @pytest.mark.parametrize("pictures", ["0", "2"])
-def test_a_link_to_nothing_is_told(data_dir: Path, pictures: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_linked_recording_is_reported(
+    data_dir: Path, pictures: str, caplog: pytest.LogCaptureFixture
+) -> None:
     (data_dir / "s2-b.wav").unlink()
     page = data_dir / "report.html"
     files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
@@ -114,7 +116,7 @@ def test_a_link_to_nothing_is_told(data_dir: Path, pictures: str, caplog: pytest
         (["--spectrograms", "-1"], "--spectrograms: must be at least 0, found -1"),
     ],
 )
-def test_options_that_make_no_sense_are_refused(data_dir: Path, options: list[str], message: str) -> None:
+def test_invalid_options_are_rejected(data_dir: Path, options: list[str], message: str) -> None:
     with pytest.raises(UserError, match=re.escape(message)):
         main([str(data_dir / "text"), str(data_dir / "hyp"), "--output", str(data_dir / "report.html"), *options])
     assert not (data_dir / "report.html").exists()
@@ -131,7 +133,7 @@ def test_browser_shows_two_decodes(data_dir: Path) -> None:
     assert "better against hyp" in dom
 
 
-def test_a_page_of_one_utterance_claims_no_interval(data_dir: Path) -> None:
+def test_a_page_of_one_utterance_shows_no_interval(data_dir: Path) -> None:
     page = data_dir / "report.html"
     for name in ("text", "hyp"):
         (data_dir / name).write_text((data_dir / name).read_text(encoding="utf-8").splitlines()[0], encoding="utf-8")
@@ -145,7 +147,7 @@ def test_a_page_of_one_utterance_claims_no_interval(data_dir: Path) -> None:
         assert "% CI:" not in shown
 
 
-def test_two_files_of_one_name_are_told_apart(data_dir: Path) -> None:
+def test_two_files_of_one_name_are_distinguished(data_dir: Path) -> None:
     for name in ("small", "large"):
         (data_dir / "exp" / name / "decode").mkdir(parents=True)
         shutil.copy(data_dir / "hyp", data_dir / "exp" / name / "decode" / "text")
@@ -206,7 +208,7 @@ def found_by(page: Path, *queries: str) -> object:
     return probed(page, script % json.dumps(queries))
 
 
-def test_the_filter_finds_phrases_that_were_said_or_heard(tmp_path: Path) -> None:
+def test_the_filter_finds_phrases_of_reference_and_hypothesis(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     said = [Transcript("s-1", "s", ("turn", "left")), Transcript("s-2", "s", ("go", "on"))]
     heard = [Transcript("s-1", "s", ("turn", "the", "light")), Transcript("s-2", "s", ("on",))]
@@ -225,7 +227,7 @@ def test_the_filter_finds_texts_of_characters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("results", [1, 2])
 @pytest.mark.parametrize("width", [1300, 1000, 700])
-def test_long_names_cut_nothing_off(tmp_path: Path, results: int, width: int) -> None:
+def test_long_names_are_not_cut_off(tmp_path: Path, results: int, width: int) -> None:
     page = tmp_path / "report.html"
     speakers = [f"a_speaker_with_quite_a_long_name_of_the_year_{year}_{'x' * 20}" for year in range(2000, 2003)]
     said, heard = ([Transcript(f"{s}-1", s, (word,)) for s in speakers] for word in ("incomprehensibilities", "word"))

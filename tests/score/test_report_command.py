@@ -1,4 +1,4 @@
-"""What `tympan report` refuses to write over, and which options it takes."""
+"""The options of `tympan report`, and the files that it does not overwrite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TABLES = ("wav.scp", "segments", "utt2spk", "spk2utt", "text", "utt2dur")
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """One utterance, and the references in a folder of their own."""
+    """One utterance, with the references in a separate folder."""
     data, ref = tmp_path / "data", tmp_path / "ref"
     data.mkdir()
     ref.mkdir()
@@ -43,7 +43,7 @@ def test_the_page_is_not_written_over_what_is_read(data_dir: Path, name: str) ->
 
 
 @pytest.mark.parametrize("output", [".", "..", "ref", "/"])
-def test_a_directory_is_no_page(data_dir: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_as_output_is_rejected(data_dir: Path, output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(data_dir.parent)
     with pytest.raises(UserError, match=re.escape(f"--output: {output} is a directory: give a file, such as")):
         report(data_dir, "--output", output)

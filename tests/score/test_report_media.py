@@ -1,4 +1,4 @@
-"""Sound and spectrograms of the report: recordings that are missing, unplayable in a browser, empty, or very long."""
+"""Audio and spectrograms of the report: recordings that are missing, unplayable in a browser, empty, or very long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UTTERANCES = ("s1-a", "s2-b", "s3-c")
 
 @pytest.fixture
 def data_dir(tmp_path: Path) -> Path:
-    """Three utterances with sound."""
+    """Three utterances with audio."""
     samples = 0.1 * np.random.default_rng(0).standard_normal(8000)
     for name in UTTERANCES:
         soundfile.write(tmp_path / f"{name}.wav", samples, 16000)
@@ -58,7 +58,7 @@ def test_a_segment_of_a_recording_that_wav_scp_lacks_does_not_cost_the_report(
     assert "no audio for 1 of 3 utterances: s2-b" in caplog.text
 
 
-def test_a_data_directory_of_another_set_is_refused(data_dir: Path) -> None:
+def test_a_data_directory_of_another_set_is_rejected(data_dir: Path) -> None:
     (data_dir / "wav.scp").write_text(f"other {data_dir}/s1-a.wav\n")
     with pytest.raises(
         UserError, match=re.escape("no audio for any utterance (s1-a, s2-b, s3-c); check that it is for the same set")
@@ -88,7 +88,7 @@ def test_a_wav_is_linked_if_browsers_play_what_is_in_it(
 
 
 @pytest.mark.parametrize("pictures", ["0", "3"])
-def test_an_empty_recording_is_told_when_sound_is_linked(
+def test_an_empty_recording_is_reported_when_audio_is_linked(
     data_dir: Path, pictures: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     soundfile.write(data_dir / "s2-b.wav", np.zeros(0), 16000)
@@ -98,7 +98,7 @@ def test_an_empty_recording_is_told_when_sound_is_linked(
 
 def test_a_spectrogram_of_a_long_recording_takes_little_memory() -> None:
     audio = Audio(0.1 * np.random.default_rng(0).standard_normal(600 * 8000, dtype=np.float32), 8000)
-    spectrogram(Audio(audio.samples[:8000], 8000))  # loads what draws it
+    spectrogram(Audio(audio.samples[:8000], 8000))  # loads the code that draws it
     tracemalloc.start()
     spectrogram(audio)
     _, peak = tracemalloc.get_traced_memory()
@@ -107,7 +107,7 @@ def test_a_spectrogram_of_a_long_recording_takes_little_memory() -> None:
 
 
 @pytest.mark.parametrize("duration_s", [1, 60])
-def test_a_spectrogram_shows_what_is_heard_and_when(duration_s: int) -> None:
+def test_a_spectrogram_shows_frequency_and_time(duration_s: int) -> None:
     rate = 8000
     time = np.arange(duration_s * rate) / rate
     tones = np.sin(2 * np.pi * np.where(time < duration_s / 2, 1000, 3000) * time).astype(np.float32)

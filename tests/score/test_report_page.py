@@ -1,4 +1,4 @@
-"""What the page says of speakers, rates, errors and missing hypotheses, as its data and in a real browser."""
+"""Speakers, rates, errors and missing hypotheses on the page, in its data and in a real browser."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_players_and_scrollbars_follow_the_scheme(tmp_path: Path) -> None:
     assert probed(page, "seen.push(getComputedStyle(document.documentElement).colorScheme);") == ["light dark"]
 
 
-def test_references_without_a_hypothesis_are_told_on_the_page(tmp_path: Path) -> None:
+def test_references_without_a_hypothesis_are_listed_on_the_page(tmp_path: Path) -> None:
     said = {f"s-{n}": "a" for n in range(7)}
     whole, partial = scored(said, said), scored(said, {"s-6": "a"})
     told = "References without a hypothesis, counted as deletions: 6 (s-0, s-1, s-2, s-3, s-4 and 1 more)"

@@ -1,4 +1,4 @@
-"""Our tables and alignments against sclite's own output."""
+"""Tables and alignments compared with sclite's output."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_missing_hypotheses_count_as_deletions(golden: Path, caplog: pytest.LogC
     assert compatible == (folder / "result_missing.txt").read_text()
 
 
-def test_hypothesis_without_reference_is_refused(golden: Path) -> None:
+def test_hypothesis_without_reference_is_rejected(golden: Path) -> None:
     with pytest.raises(UserError, match="s2-u4"):
         scored(golden / "sclite" / "set4_mismatch", "hyp_extra.trn")
 
@@ -72,8 +72,8 @@ def table(ref: dict[str, str], hyp: dict[str, str], **options: bool) -> list[str
     return [line.strip() for line in summary_page(result, percentages=True).splitlines() if line.strip()]
 
 
-def test_speakers_who_said_nothing_are_counted_and_left_out_of_the_mean() -> None:
-    """As sclite 2.4.10 prints it."""
+def test_speakers_without_words_are_counted_and_excluded_from_the_mean() -> None:
+    """The output of sclite 2.4.10."""
     ref = {"s1-u1": "", "s1-u2": "", "s2-u3": "a b", "s3-u4": "c d e", "s4-x": ""}
     lines = table(ref, ref | {"s1-u1": "x", "s2-u3": "a c"})
     assert "| s1     |    2      0 |    0*     0*     0*     1*     1*  50.0 |" in lines

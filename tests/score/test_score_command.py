@@ -122,7 +122,7 @@ def test_a_text_is_the_same_in_the_trn_files(
     assert printed.count("1 errors in 11;") == 2
 
 
-def test_what_a_trn_file_cannot_hold_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_text_that_a_trn_file_cannot_represent_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "text").write_text("s-1 a { b\ns-2 x\ns-3 c @ d\n")
     (tmp_path / "hyp").write_text("s-1 a b\ns-2 {x}\ns-3 c d\n")
     command = ["score", str(tmp_path / "text"), str(tmp_path / "hyp"), "--output_dir", str(tmp_path / "out")]

@@ -1,4 +1,4 @@
-"""Confidence intervals and the paired test, on results whose answer is known."""
+"""Confidence intervals and the paired test, on data with known results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tympan.score.transcripts import Transcript
 
 
 def result_with_errors(errors: np.ndarray, words: int = 10) -> ScoreResult:
-    """Utterances of `words` tokens of which so many are substituted."""
+    """Utterances of `words` tokens, with the given number of substitutions in each."""
     references = [Transcript(f"u{n}", "s", ("a",) * words) for n in range(len(errors))]
     heard = [Transcript(f"u{n}", "s", ("b",) * int(e) + ("a",) * (words - int(e))) for n, e in enumerate(errors)]
     return score(references, heard, name="hyp")

@@ -1,4 +1,4 @@
-"""Reading what is scored, and cutting it into units."""
+"""Reading references and hypotheses, and splitting them into units."""
 
 from __future__ import annotations
 

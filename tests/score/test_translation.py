@@ -38,7 +38,7 @@ def test_bleu_by_hand() -> None:
 def test_missing_hypotheses_count_as_empty(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         score = score_translation(REFERENCES, {"u1": REFERENCES["u1"]})
-    # All n-grams are right, but only 6 of 10 words are there: the brevity penalty.
+    # All n-grams are correct, but only 6 of 10 words are present: the brevity penalty applies.
     assert score.bleu == pytest.approx(100 * math.exp(1 - 10 / 6), rel=1e-9)
     assert score.missing == ("u2",)
     assert score.sentences[1].bleu == score.sentences[1].chrf == 0.0
