@@ -1,4 +1,4 @@
-"""A scheduler's SIGTERM reaches every process of a job: loader workers go on until the training has saved itself."""
+"""SIGTERM and Ctrl-C reach every process of a job: loader workers go on until the training has saved itself."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import textwrap
+
+import pytest
 
 WORK = """
     import os, signal, time
@@ -22,20 +24,22 @@ WORK = """
             return row
 
     if __name__ == "__main__":
-        signal.signal(signal.SIGTERM, lambda number, frame: None)  # as the training does: noted, obeyed later
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, frame: None)  # as the training does: noted, obeyed later
         for row in DataLoader(Slow(), batch_size=None, num_workers=1, worker_init_fn=_prepare_worker):
             print(row, flush=True)
 """
 
 
-def test_workers_outlive_a_signal_to_the_whole_group() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_workers_outlive_a_signal_to_the_whole_group(number: signal.Signals) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(WORK)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stdout.readline() == "0\n"
-    os.killpg(process.pid, signal.SIGTERM)
+    os.killpg(process.pid, number)
     rest, errors = process.communicate(timeout=60)
     assert process.returncode == 0, errors
     assert rest.split() == ["1", "2", "3", "4", "5"]

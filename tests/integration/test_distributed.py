@@ -93,15 +93,16 @@ def test_a_killed_worker_is_replaced_and_no_utterance_counts_twice(
     assert (tmp_path / "train.rank1.log").exists()
 
 
-def test_sigterm_saves_and_asks_to_be_requeued_then_resumes_with_another_number(
-    beeps: Path, one_process: Path, tmp_path: Path
+@pytest.mark.parametrize(("asked", "processes"), [(signal.SIGTERM, "2"), (signal.SIGINT, "2"), (signal.SIGINT, "1")])
+def test_a_signal_saves_and_asks_to_be_requeued_then_resumes_with_another_number(
+    beeps: Path, one_process: Path, tmp_path: Path, asked: signal.Signals, processes: str
 ) -> None:
-    """Stopped as two processes, resumed as one: the same global order, the same result."""
+    """Stopped as one or two processes, resumed as one: the same global order, the same result."""
     options = tuple("1000" if before == "--save_interval_steps" else word
                     for before, word in zip(("", *STEADY), STEADY, strict=False))  # fmt: skip
-    process = start(beeps, tmp_path, *options, "--nproc", "2")
+    process = start(beeps, tmp_path, *options, "--nproc", processes)
     wait_for_batch(tmp_path, r"1epoch:train:2-2batch", process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(asked)
     assert process.wait(timeout=120) == 75
     saved = torch.load(tmp_path / "checkpoint.pth", weights_only=True)
     assert saved["position"]["step"] >= 2

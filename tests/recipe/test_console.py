@@ -50,6 +50,37 @@ def test_requeue_code_is_handed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert caught.value.code == EXIT_REQUEUE
 
 
+@pytest.mark.parametrize(("child_code", "code"), [(EXIT_REQUEUE, EXIT_REQUEUE), (130, 130)])
+def test_interrupted_at_the_terminal(tmp_path: Path, child_code: int, code: int) -> None:
+    """Training saves a checkpoint and exits with 75, other commands with 130; the recipe waits for them."""
+    child = f"""
+        import signal, sys, time
+        signal.signal(signal.SIGINT, lambda *_: (time.sleep(0.5), sys.exit({child_code})))
+        print("ready", flush=True)
+        time.sleep(60)
+    """
+    (tmp_path / "child.py").write_text(textwrap.dedent(child))
+    parent = f"""
+        import subprocess, sys
+        from tympan.recipe import console
+        from tympan.runtime.entry import run
+        real, child = subprocess.Popen, [sys.executable, {str(tmp_path / "child.py")!r}]
+        console.subprocess.Popen = lambda line, **options: real(child, **options)
+        sys.exit(run(lambda argv: console.run_command("asr_train", [])))
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(parent)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    while process.stdout.readline().strip() != "ready":
+        pass
+    os.killpg(process.pid, signal.SIGINT)
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == code, errors
+    assert ("saved a checkpoint; run the same command again" in errors) is (code == EXIT_REQUEUE)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_a_command_does_not_outlive_a_killed_recipe(tmp_path: Path) -> None:
     child = tmp_path / "child.py"

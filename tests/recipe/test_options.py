@@ -21,7 +21,7 @@ def test_defaults_are_the_recipes() -> None:
         "backend": "pytorch", "stage": "0", "stop_stage": "100", "ngpu": 1, "debugmode": 1, "dumpdir": "dump", "N": 0,
         "verbose": 0, "resume": "", "do_delta": False, "preprocess_config": "", "train_config": "conf/train.yaml",
         "lm_config": "conf/lm.yaml", "decode_config": "conf/decode.yaml", "lm_resume": "", "lmtag": "", "ngramtag": "",
-        "n_gram": 4, "recog_model": "model.acc.best", "n_average": 10, "tag": "",
+        "n_gram": 4, "recog_model": "", "n_average": 10, "tag": "",
     }  # fmt: skip
     assert {name: getattr(found, name) for name in expected} == expected
     assert found.train_set("train") == "train_sp"
@@ -46,7 +46,8 @@ def test_names_of_what_is_made() -> None:
     assert found.ngram_file == Path("exp/train_ngram/4gram.arpa")
     assert found.decode_dir("train_sp", "test").name == "decode_test_model.last10.avg_decode_lm_4gram"
     assert options("--tag", "mine").asr_dir("train_sp") == Path("exp/train_sp_pytorch_mine")
-    assert options("--n_average", "0").model_file == "valid.acc.best.pth"
+    assert options("--n_average", "0").model_file == "model.best.pth"
+    assert options("--n_average", "0", "--recog_model", "model.acc.best").model_file == "valid.acc.best.pth"
     assert options("--n_average", "0", "--recog_model", "model.loss.best").model_file == "valid.loss.best.pth"
     assert options("--n_average", "0", "--recog_model", "7epoch").model_file == "7epoch.pth"
 

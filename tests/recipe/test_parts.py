@@ -119,6 +119,27 @@ def test_raw_audio() -> None:
     assert raw.features.disk_bytes(100.0, changed_s=50.0) == 0
 
 
+@pytest.mark.parametrize(
+    ("written", "typed", "expected"),
+    [
+        ("{}", [], ["--speed_perturb", "0.9", "1.0", "1.1"]),
+        ("{}", ["--speeds", "1.0"], []),
+        ("{}", ["--speeds", "0.8 1.0"], ["--speed_perturb", "0.8", "1.0"]),
+        ("{speed_perturb: [0.85, 1.0, 1.25]}", [], []),
+        ("{speed_perturb: [0.85, 1.0, 1.25]}", ["--speeds", "1.0"], ["--speed_perturb", "1.0"]),
+        ("{speed_perturb: [0.85, 1.0, 1.25]}", ["--speeds", "0.9,1.1"], ["--speed_perturb", "0.9", "1.1"]),
+    ],
+)
+def test_speeds_are_the_typed_ones_or_those_of_the_training_configuration(
+    here: Path, written: str, typed: list[str], expected: list[str]
+) -> None:
+    (here / "conf" / "train.yaml").write_text(written)
+    raw = recipe("--feats_type", "raw", *typed)
+    arguments = raw.features.training_arguments(raw.corpus)
+    start = arguments.index("--speed_perturb") if "--speed_perturb" in arguments else len(arguments)
+    assert arguments[start:] == expected
+
+
 def test_segments_are_read_where_they_are(here: Path) -> None:
     (here / "data" / "dev").mkdir(parents=True)
     (here / "data" / "dev" / "segments").touch()

@@ -114,6 +114,14 @@ def test_augmentation_is_for_training_alone(corpus: Path) -> None:
         assert next(factory.build_iter(1)).tensors["speech_lengths"].max() == max(FRAMES)
 
 
+def test_the_log_has_the_speeds(corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    data_of(asr_config(corpus, "--batch_type=unsorted", "--speed_perturb=0.9"))
+    assert "speed perturbation: one of 0.9 for each utterance" in caplog.text
+    data_of(asr_config(corpus, "--batch_type=unsorted"))
+    assert "speed perturbation: none" in caplog.text
+
+
 def test_effects_of_preprocessor_conf(corpus: Path) -> None:
     (corpus / "conf.yaml").write_text(
         "preprocessor_conf:\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from pathlib import Path
 
@@ -78,6 +79,22 @@ def test_resuming_at_any_saved_step_gives_the_same_bits(tmp_path: Path, cut: int
     assert same(weights(whole), weights(resumed))
     assert whole.reporter.stats[2]["train"]["loss"] == resumed.reporter.stats[2]["train"]["loss"]
     assert whole.reporter.stats[1]["valid"]["acc"] == resumed.reporter.stats[1]["valid"]["acc"]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "expected"), [(None, [0]), (5.0, [0]), (0.0, [1, 2, 3, 4, 0]), (0.001, [1, 2, 3, 4, 0])]
+)
+def test_checkpoints_are_saved_by_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: float | None, expected: list[int]
+) -> None:
+    """Four steps of 0.1 s each, and the end of the epoch."""
+    clock = itertools.count(step=0.1)
+    monkeypatch.setattr("tympan.training.trainer.time.monotonic", lambda: next(clock))
+    trainer = tiny_trainer(tmp_path, max_epoch=1, save_interval_minutes=minutes)
+    saved: list[int] = []
+    monkeypatch.setattr(trainer.writer, "checkpoint", lambda state: saved.append(state["position"]["step"]))
+    trainer.fit()
+    assert saved == expected
 
 
 def test_accumulation_equals_the_large_batch(tmp_path: Path) -> None:

@@ -199,10 +199,11 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _prepare_worker(_worker: int) -> None:
-    """Use one thread, and stay alive for a while after SIGTERM.
+    """Use one thread, and stay alive for a while after SIGTERM and SIGINT.
 
-    Schedulers send it to every process of a job. A worker that exits immediately would break the step after which
-    training saves a checkpoint. The alarm ends a worker that is never shut down properly.
+    Schedulers and terminals send them to every process of a job. A worker that exits immediately would break the
+    step after which training saves a checkpoint. The alarm ends a worker that is never shut down properly.
     """
     torch.set_num_threads(1)
-    signal.signal(signal.SIGTERM, lambda number, frame: signal.alarm(AFTER_SIGTERM_S))
+    for asked in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(asked, lambda number, frame: signal.alarm(AFTER_SIGTERM_S))

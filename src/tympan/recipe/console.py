@@ -20,7 +20,8 @@ _PR_SET_PDEATHSIG = 1
 def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
     """Run `tympan NAME ARGUMENTS` in a separate process; its output and errors go directly to the console.
 
-    SIGTERM is passed on, so that training can save a checkpoint and no command outlives the recipe.
+    SIGTERM is passed on, so that training can save a checkpoint and no command outlives the recipe. A terminal sends
+    SIGINT (Ctrl-C) to both.
     """
     shown = f"tympan {name} {shlex.join(arguments)}"
     print(f"    $ {shown}", flush=True)
@@ -33,8 +34,9 @@ def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        process.wait()  # the terminal also sent it the signal
-        raise
+        code = process.wait()  # the terminal also sent it the signal
+        if code != EXIT_REQUEUE:
+            raise
     finally:
         signal.signal(signal.SIGTERM, before)
     if code == EXIT_REQUEUE:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from tympan.data.kaldi_dir import read_table
-from tympan.errors import UserError
+from tympan.recipe.averaging import REGION, write_model
 from tympan.recipe.console import run_command
 from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
@@ -24,15 +24,16 @@ def decode_steps(recipe: Recipe) -> list[Step]:
     """Make the model to decode with; then decode, score and report each set."""
     options, directory = recipe.options, recipe.asr_dir
     steps = []
-    if options.n_average:
+    if options.n_average or not options.recog_model:
+        number, which = max(options.n_average, 1), options.average if options.n_average else "best"
         # A different `latest` means that other epochs were trained.
         steps.append(
             Step(
-                f"average {directory.name}",
-                partial(_average, options, directory, recipe.model_file),
+                f"average {directory.name}" if options.n_average else f"best epoch {directory.name}",
+                partial(write_model, directory, recipe.model_file, number=number, which=which),
                 [directory / "latest.pth", directory / "config.yaml"],
                 [recipe.model_file],
-                {"epochs": options.n_average, "which": options.average},
+                {"epochs": number, "which": which, "region": REGION},
             )
         )
     for name in recipe.corpus.decoded():
@@ -145,26 +146,3 @@ def _language_models(options: RecipeOptions) -> dict[str, Path]:
     if options.n_gram:
         files["--ngram_file"] = options.ngram_file
     return files
-
-
-def _average(options: RecipeOptions, directory: Path, model: Path) -> None:
-    from tympan.training.nbest import average, save_weights
-
-    if options.average == "best":
-        ready = sorted(
-            directory.glob("valid.acc.ave_*best.pth"),
-            key=lambda path: int(path.name.split("_")[1].removesuffix("best.pth")),
-        )
-        if not ready:
-            raise UserError(f"{directory} has no average of the best epochs; train the model first (--stage train).")
-        model.write_bytes(ready[-1].read_bytes())
-        print(f"    {model}: {ready[-1].name}")
-        return
-    last = int((directory / "latest.pth").resolve().name.removesuffix("epoch.pth"))
-    wanted = range(max(1, last - options.n_average + 1), last + 1)
-    epochs = [epoch for epoch in wanted if (directory / f"{epoch}epoch.pth").exists()]
-    save_weights(model, average(directory / f"{epoch}epoch.pth" for epoch in epochs))
-    left_out = (
-        f" ({len(wanted) - len(epochs)} of the last {len(wanted)} were not saved)" if len(epochs) < len(wanted) else ""
-    )
-    print(f"    {model}: mean of epochs {', '.join(map(str, epochs))}{left_out}")

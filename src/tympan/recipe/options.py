@@ -20,6 +20,8 @@ ASR = "training"
 DECODING = "decoding"
 OWN = "your own data (corpus 'custom')"
 
+DEFAULT_SPEEDS = "0.9 1.0 1.1"
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions:
@@ -56,8 +58,9 @@ class RecipeOptions:
     do_delta: bool = option(False, help="add delta and delta-delta features", group=DATA)
     feats_type: Literal["fbank_pitch", "fbank", "raw"] = option("fbank_pitch", help="stored Kaldi features, or raw: the model computes features from audio (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
     speeds: str = option(
-        "0.9 1.0 1.1",
-        help="speed perturbation factors of the training data; '1.0': no perturbation (Tympan)",
+        "",
+        help="speed perturbation factors of the training data; '1.0': no perturbation; "
+        f"empty: speed_perturb of train_config, or {DEFAULT_SPEEDS} (Tympan)",
         group=DATA,
     )
     fbank_config: str = option("conf/fbank.conf", help="Kaldi options for filterbank features", group=DATA)
@@ -100,9 +103,9 @@ class RecipeOptions:
     decode_config: str = option(
         "conf/decode.yaml", help="decoding configuration, with ESPnet1 or ESPnet2 keys", group=DECODING
     )
-    n_average: int = option(10, help="number of epochs to average for decoding; 0: use recog_model", group=DECODING)
-    average: Literal["last", "best"] = option("last", help="epochs to average: the last, or the best by validation accuracy (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
-    recog_model: str = option("model.acc.best", help="model to decode with if n_average is 0", group=DECODING)
+    n_average: int = option(10, help="largest number of epochs to average for decoding; epochs far from the best validation result are left out; 0: use recog_model", group=DECODING)  # fmt: skip  # noqa: E501
+    average: Literal["last", "best"] = option("last", help="epochs to average: the last, or the best by the first best_model_criterion of train_config (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
+    recog_model: str = option("", help="model to decode with if n_average is 0, such as model.loss.best or 7epoch; empty: the best epoch by the first best_model_criterion of train_config", group=DECODING)  # fmt: skip  # noqa: E501
     inference_args: str = option("", help="additional options for asr_inference (Tympan)", group=DECODING)
 
     train_dir: str = option("", help="training data directory", group=OWN)
@@ -115,7 +118,8 @@ class RecipeOptions:
 
     @property
     def speed_factors(self) -> list[float]:
-        return [float(speed) for speed in self.speeds.replace(",", " ").split()]
+        """The factors of --speeds, or the default ones."""
+        return [float(speed) for speed in (self.speeds or DEFAULT_SPEEDS).replace(",", " ").split()]
 
     def train_set(self, plain: str) -> str:
         """The training set, made from the corpus's set `plain`."""
@@ -151,9 +155,8 @@ class RecipeOptions:
     def model_file(self) -> str:
         """Name of the weights to decode with, in the experiment's directory."""
         if self.n_average > 0:
-            best = "last" if self.average == "last" else "acc.best"
-            return f"model.{best}{self.n_average}.avg.pth"
-        given = self.recog_model.removesuffix(".pth")
+            return f"model.{self.average}{self.n_average}.avg.pth"
+        given = self.recog_model.removesuffix(".pth") or "model.best"
         return {"model.acc.best": "valid.acc.best", "model.loss.best": "valid.loss.best"}.get(given, given) + ".pth"
 
     def decode_dir(self, train_set: str, name: str) -> Path:

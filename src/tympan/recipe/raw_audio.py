@@ -67,9 +67,14 @@ class RawAudio(FeatureSource):
                 arguments += [f"--{split}_shape_file", str(self._stats_dir / split / shape)]
         if self._written.get("normalize") == "global_mvn":
             arguments += ["--normalize_conf", f"stats_file={self._stats_dir / 'train' / 'feats_stats.npz'}"]
-        if self.options.speed_factors != [1.0]:
-            arguments += ["--speed_perturb", *map(str, self.options.speed_factors)]
-        return arguments
+        return [*arguments, *self._speed_arguments()]
+
+    def _speed_arguments(self) -> list[str]:
+        """--speeds overrides the training configuration, which overrides the default."""
+        is_written, factors = "speed_perturb" in self._written, self.options.speed_factors
+        if is_written and not self.options.speeds:
+            return []
+        return ["--speed_perturb", *map(str, factors)] if is_written or factors != [1.0] else []
 
     def training_needs(self, name: str) -> list[Path]:
         return sound_files(DATA / name)

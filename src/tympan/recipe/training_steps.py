@@ -43,6 +43,7 @@ _ELSEWHERE = [
     "use_wandb",
     "resume",
     "save_interval_steps",
+    "save_interval_minutes",
     "max_restarts",
     "elastic",
     "dist_timeout",

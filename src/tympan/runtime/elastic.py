@@ -63,10 +63,13 @@ def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
             process.send_signal(number)
 
     before = signal.signal(signal.SIGTERM, forward)
+    # A terminal sends it to the agents as well.
+    interrupted = signal.signal(signal.SIGINT, lambda number, frame: None)
     try:
         codes = [process.wait() for process in agents]
     finally:
         signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGINT, interrupted)
     lost = codes.count(LOST)
     if lost:
         logging.warning("%d of %d workers were lost on the way", lost, len(codes))

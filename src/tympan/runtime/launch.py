@@ -140,8 +140,9 @@ def record_failure(message: str) -> None:
 
 
 def exit_code_of(signalled: SignalException) -> int:
-    """Of a run that a signal ended: SIGTERM lets the workers save, so that it can be requeued."""
-    return EXIT_REQUEUE if signalled.sigval == signal.SIGTERM else 128 + int(signalled.sigval)
+    """Of a run that a signal ended: SIGTERM and SIGINT let the workers save, so that it can be requeued."""
+    saves = signalled.sigval in (signal.SIGTERM, signal.SIGINT)
+    return EXIT_REQUEUE if saves else 128 + int(signalled.sigval)
 
 
 def report_failure(error: ChildFailedError) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -86,6 +87,8 @@ def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int 
     from tympan.data.augment import WaveformAugmentation
 
     effects = conf.get("data_aug_effects")
+    speeds = " ".join(f"{speed:g}" for speed in config.speed_perturb)
+    logging.info("speed perturbation: %s", f"one of {speeds} for each utterance" if speeds else "none")
     if not any((config.speed_perturb, config.volume_perturb, config.rir_scp, config.noise_scp, effects)):
         return None
     return WaveformAugmentation(

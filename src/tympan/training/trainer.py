@@ -23,7 +23,7 @@ from tympan.training.writer import Writer
 
 
 class Stopped(Exception):
-    """The run was asked to stop (SIGTERM) and has saved its place."""
+    """The run was asked to stop by a signal and has saved its position."""
 
 
 class Trainer:
@@ -52,6 +52,7 @@ class Trainer:
         self.reporter = Reporter()
         self.position = Position(epoch=1, step=0)
         self._part_state: dict[str, Any] | None = None
+        self._saved_at = time.monotonic()
 
     def fit(self) -> None:
         """From where it stands to the last epoch, the averaged models included."""
@@ -101,11 +102,7 @@ class Trainer:
             self.writer.step_done(part, steps=steps, updater=self.updater)
             if _crosses(group, interval):
                 self.writer.log(part.log_message(), part)
-            is_stopping = self.comm.any(self.is_stopping())
-            if is_stopping or _crosses(group, self.options.save_interval_steps):
-                self.save(part)
-            if is_stopping:
-                raise Stopped
+            self._save_if_due(group, part)
         self.reporter.finish(part)
 
     def validate(self) -> None:
@@ -131,6 +128,7 @@ class Trainer:
         self.writer.epoch_done(epoch, self.reporter, model_state, self.updater.parallel.module)
         self.position = Position(epoch + 1, 0)
         self.writer.checkpoint(self._state(model_state, part=None))
+        self._saved_at = time.monotonic()
         self.writer.tidy(epoch, self.reporter)
 
     def done(self) -> Done:
@@ -141,6 +139,7 @@ class Trainer:
     def save(self, part: EpochReporter) -> None:
         """A checkpoint inside the epoch."""
         self.writer.checkpoint(self._state(self.updater.parallel.full_model_state(), part=part.state_dict()))
+        self._saved_at = time.monotonic()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up a checkpoint's state and place."""
@@ -149,6 +148,16 @@ class Trainer:
         self.reporter.load_state_dict(state["reporter"])
         self.position = Position(**state["position"])
         self._part_state = state["part"]
+
+    def _save_if_due(self, group: range, part: EpochReporter) -> None:
+        """Save a checkpoint where an interval ends or the run is asked to stop. All ranks decide the same."""
+        minutes = self.options.save_interval_minutes
+        is_old = minutes is not None and time.monotonic() - self._saved_at >= 60 * minutes
+        is_asked = self.comm.any(is_old or self.is_stopping())
+        if is_asked or _crosses(group, self.options.save_interval_steps):
+            self.save(part)
+        if is_asked and self.comm.any(self.is_stopping()):
+            raise Stopped
 
     def _seeded(self, epoch: int, start: int) -> Iterator[Batch]:
         """The batches; the generators are seeded after each is fetched, since a loader draws from them too."""
