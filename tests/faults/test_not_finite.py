@@ -50,7 +50,7 @@ def test_a_model_with_a_weight_that_is_not_finite_is_not_saved(
     writer.epoch_done(1, reporter_of([2.0]), {"w": torch.ones(2), "count": torch.tensor(3)}, model)
     with caplog.at_level(logging.ERROR):
         writer.epoch_done(2, reporter, {"w": torch.tensor([1.0, math.inf]), "count": torch.tensor(3)}, model)
-    assert "epoch 2: the model has weights that are not finite" in caplog.text
+    assert "epoch 2: the model is not saved, because some of its weights are not finite" in caplog.text
     assert not (tmp_path / "2epoch.pth").exists()
     assert {path.readlink().name for path in tmp_path.glob("*.best.pth")} == {"1epoch.pth"}
     assert (tmp_path / "latest.pth").readlink().name == "1epoch.pth"

@@ -38,7 +38,7 @@ def test_the_experiment_directory_is_espnet2s(finished: Path) -> None:
     config = yaml.safe_load((finished / "config.yaml").read_text(encoding="utf-8"))
     assert config["token_list"] == ["<blank>", "<unk>", "a", "b", "c", "<sos/eos>"]
     log = (finished / "train.log").read_text(encoding="utf-8")
-    assert "effective batch of an update: 2.0 utterances and " in log
+    assert "average batch per update: 2.0 utterances and " in log
     assert "1epoch:train:1-2batch: iter_time=" in log
 
 
@@ -77,7 +77,7 @@ def test_a_mistake_does_not_change_an_older_run(beeps: Path, finished: Path) -> 
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     done = run(beeps, finished, "--best_model_criterion", "valid,accuracy,max")
     assert done.returncode == 2
-    assert "there is no valid.accuracy" in done.stderr
+    assert "does not measure valid.accuracy" in done.stderr
     after = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     assert after == before
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_kind_is_rejected(beeps: Path, finished: Path, t
     options = ("--resume", "true", "--encoder_conf", "output_size=8")
     done = run(beeps, finished, *options)
     assert done.returncode == 2
-    assert "belongs to another training" in done.stderr
+    assert "belongs to a different run" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -1,4 +1,4 @@
-"""The tiny doubles are importable by the tests beside them."""
+"""Let tests import the helper modules in this directory."""
 
 from __future__ import annotations
 

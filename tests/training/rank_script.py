@@ -1,4 +1,4 @@
-"""One rank of a group: trains a small recogniser in several ways and leaves the losses and weights behind."""
+"""One rank of a process group: trains a small model in several ways and saves the losses and weights."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def train(
 
 
 def fsdp_round_trip(comm: Comm) -> dict[str, Any]:
-    """Save a sharded state and take it up in a fresh sharded updater: they must then learn alike."""
+    """Save a sharded state and load it into a new sharded updater: both must then train identically."""
     options = ParallelOptions(fsdp=True)
     data = FeatureBatches([4, 4, 4], rank=comm.rank, world_size=comm.size)
     first = tiny_updater(model=small_asr(), comm=comm, parallel_options=options, train_dtype="float64")

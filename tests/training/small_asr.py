@@ -1,4 +1,4 @@
-"""A small real recogniser (Conformer with batch-norm, Transformer decoder, CTC) on made-up features."""
+"""A small real ASR model (Conformer with batch normalization, Transformer decoder, CTC) on synthetic features."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def small_asr(
 
 
 class FeatureBatches:
-    """Features (time, 8) and token ids in batches of `sizes`, the same whatever the number of ranks."""
+    """Features (time, 8) and token ids in batches of `sizes`, equal for any number of ranks."""
 
     def __init__(
         self, sizes: list[int], *, rank: int = 0, world_size: int = 1, seed: int = 0, frames: tuple[int, int] = (40, 70)

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not taken, refused for another training, fallen back from when damaged."""
+"""Checkpoints: written atomically, rejected by a different run, replaced by the previous one when damaged."""
 
 from __future__ import annotations
 
@@ -76,7 +76,11 @@ def test_none_is_none(tmp_path: Path) -> None:
     [
         (replace(IDENTITY, task="lm"), MODEL, "task: asr in the checkpoint, lm here"),
         (replace(IDENTITY, optim="sgd"), MODEL, "optim: adam in the checkpoint, sgd here"),
-        (replace(IDENTITY, tokens={"text": ("<blank>", "b", "<sos/eos>")}), MODEL, "number 1: 'a' there, 'b' here"),
+        (
+            replace(IDENTITY, tokens={"text": ("<blank>", "b", "<sos/eos>")}),
+            MODEL,
+            "index 1: 'a' in the checkpoint, 'b' here",
+        ),
         (IDENTITY, {**MODEL, "w": torch.ones(4, 3)}, r"weight w: \(2, 3\) in the checkpoint, \(4, 3\) here"),
         (IDENTITY, {"w": MODEL["w"]}, "weight b: only in the checkpoint"),
     ],
@@ -99,13 +103,13 @@ def test_changes_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> No
     now = {"optim_conf": {"lr": 0.2, "eps": 1.0}, "batch_size": 8, "max_epoch": 5, "resume": True}
     caplog.set_level(logging.INFO)
     report_changes({"options": then, "position": {"epoch": 2, "step": 0}}, replace(IDENTITY, options=now))
-    assert "optim_conf.lr is 0.2 now, but the state in the checkpoint goes on with 0.1" in caplog.text
+    assert "optim_conf.lr is now 0.2, but the state in the checkpoint continues with 0.1" in caplog.text
     assert "option changed since the checkpoint: max_epoch: 3 -> 5" in caplog.text
     assert "eps" not in caplog.text
     assert "resume" not in caplog.text
-    assert "inside an epoch" not in caplog.text
+    assert "within an epoch" not in caplog.text
     report_changes({"options": then, "position": {"epoch": 2, "step": 3}}, replace(IDENTITY, options=now))
-    assert "inside an epoch, and batch_size changed" in caplog.text
+    assert "within an epoch, and batch_size changed" in caplog.text
 
 
 def test_a_full_disk_is_told_as_one_and_leaves_the_checkpoint(saved: Path) -> None:
@@ -138,7 +142,7 @@ def test_a_fresh_run_sets_an_old_state_aside(saved: Path) -> None:
 
 
 def test_a_checkpoint_of_the_first_release_is_taken_up(saved: Path) -> None:
-    """It called the task `kind`, knew one text only, and had no digest."""
+    """Version 0.1 called the task `kind`, supported only one text, and saved no digest."""
     content = torch.load(saved / NAME, weights_only=True)
     del content["sha256"]
     content["kind"] = content.pop("task")

@@ -1,4 +1,4 @@
-"""Curves cost little and are complete at the end."""
+"""Curves take little time to draw and are complete at the end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tympan.training import curves
 
 def test_short_epochs_wait_and_the_end_shows_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
-    clock = iter([0.0, 1.0, 1.0, 5.0, 60.0, 61.0, 61.0, 62.0])  # drawing takes a second: 50 have to pass
+    clock = iter([0.0, 1.0, 1.0, 5.0, 60.0, 61.0, 61.0, 62.0])  # drawing takes 1 s, so the next one is 50 s later
 
     def draw(path: Path, name: str, lines: dict[str, list[tuple[int, float]]]) -> None:
         drawn.append(len(lines["train"]))

@@ -1,4 +1,4 @@
-"""Which epochs' models are kept and averaged: the best, and the last for recipes that average them."""
+"""Which models are kept and averaged: those of the best epochs, or of the last ones for recipes that average these."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tympan.training.nbest import average_nbest, remove_others, save_weights
 
 
 class Ranked:
-    """Stands in for the reporter: epoch 2 is the best."""
+    """A fake reporter in which epoch 2 is the best."""
 
     def ranking(self, phase: str, name: str, mode: str) -> list[tuple[int, float]]:
         return [(2, 0.9), (5, 0.8), (1, 0.7), (4, 0.6), (3, 0.5)]
@@ -32,4 +32,4 @@ def test_models_that_were_removed_are_left_out_and_named(tmp_path: Path, caplog:
     written = average_nbest(tmp_path, Ranked(), [("valid", "acc", "max")], nbests=[1, 3])
     assert [path.name for path in written] == ["valid.acc.ave_1best.pth", "valid.acc.ave_2best.pth"]
     assert torch.load(written[1], weights_only=True)["w"].item() == 1.5
-    assert "of the 3 best epochs the models of 5 are gone" in caplog.text
+    assert "averaging without epochs 5, which are among the best 3" in caplog.text

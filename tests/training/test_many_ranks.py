@@ -1,4 +1,4 @@
-"""N processes give what one gives: uneven splits, empty ranks, accumulation, sharding."""
+"""N processes give the same result as one, with uneven splits, empty ranks, accumulation and sharding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ FAST = [
     "words",
 ]
 SAME = 1e-7
-"""Of weights after 20 updates: where a gradient is zero (a key's bias), Adam divides rounding by 1e-8."""
+"""Tolerance of weights after 20 updates. If a gradient is zero (bias of a key), Adam divides rounding errors by 1e-8.
+"""
 
 
 def run_ranks(size: int, directory: Path, wanted: list[str]) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def test_two_ranks_give_the_losses_of_one(alone: dict[str, Any], two: dict[str, 
 
 
 def test_two_ranks_give_the_weights_of_one(alone: dict[str, Any], two: dict[str, Any]) -> None:
-    """The running statistics of batch-norm are among them."""
+    """The state includes the running statistics of batch normalization."""
     assert largest_difference(alone["float64"]["weights"], two["float64"]["weights"]) < SAME
     assert largest_difference(alone["accum"]["weights"], two["accum"]["weights"]) < SAME
 

@@ -1,4 +1,4 @@
-"""Which weights move, which decay, and where they start."""
+"""Frozen weights, weight decay and initial weights."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_the_fused_kernel_is_used_unless_asked_otherwise() -> None:
 
 
 def test_a_bad_value_is_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="optim_conf: Adam refuses"):
+    with pytest.raises(UserError, match="optim_conf: Adam rejects"):
         build_optimizer(torch.optim.Adam, {"lr": -1.0}, trainable(nn.Linear(2, 2)))
 
 

@@ -1,4 +1,4 @@
-"""Perplexity over batches, lines of the log and ranks is that of all tokens together."""
+"""The perplexity over batches, log intervals and ranks is that of all tokens together."""
 
 from __future__ import annotations
 

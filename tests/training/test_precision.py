@@ -1,4 +1,4 @@
-"""Every number format trains, and what a device lacks is refused before training."""
+"""Training works with every dtype, and dtypes that a device lacks are rejected before training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tympan.training.reporter import EpochReporter
 
 @pytest.fixture(autouse=True)
 def keep_onednn() -> Iterator[None]:
-    """A format that this processor faults on switches oneDNN off for the whole process."""
+    """If the CPU faults on a dtype, oneDNN is switched off for the whole process."""
     before = torch.backends.mkldnn.enabled
     yield
     torch.backends.mkldnn.enabled = before  # type: ignore[assignment]
@@ -81,7 +81,7 @@ def test_a_static_loss_scale_stays() -> None:
 
 
 def test_a_dynamic_loss_scale_finds_its_range() -> None:
-    """An overflow halves the scale and skips the update without blaming the data."""
+    """An overflow halves the loss scale and skips the update, without a warning about the data."""
     updater = tiny_updater(train_dtype="O1")
     updater.scaler._torch._init_scale = 2.0**60
     data = MemoryBatches([4] * 3)

@@ -1,4 +1,4 @@
-"""What would go wrong hours later is told before the first update."""
+"""Mistakes that would stop a run hours later are reported before the first update."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_run_that_only_reads_has_no_values(tmp_path: Path) -> None:
 
 
 def test_a_schedule_that_ends_before_the_run(tmp_path: Path) -> None:
-    """Two epochs of three batches, two to an update: four updates."""
+    """Two epochs of three batches with two batches per update: four updates."""
 
     def trainer(total_steps: int) -> None:
         updater = tiny_updater(scheduler=lambda optimizer: OneCycleLR(optimizer, max_lr=0.1, total_steps=total_steps))

@@ -1,4 +1,4 @@
-"""Schedules against their formulas, and when they step."""
+"""Schedulers compared with their formulas, and when they step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tympan.training.schedulers import moments
 
 
 def rates(build, steps: int, *, lr: float = 0.5) -> list[float]:
-    """The rate used by update 1, 2, ..."""
+    """Return the learning rates of update 1, 2, ..."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=lr)
     scheduler = build(optimizer)
     seen = []
@@ -48,7 +48,7 @@ def test_warmup_step() -> None:
     def build(optimizer):
         return schedulers.WarmupStepLR(optimizer, warmup_steps=2, steps_per_epoch=2, step_size=1, gamma=0.1)
 
-    # as ESPnet2: the counter moves when the step number is a multiple of steps_per_epoch
+    # as in ESPnet2: the counter increases when the step number is a multiple of steps_per_epoch
     assert rates(build, 6) == pytest.approx([0.25, 0.5, 0.5, 0.05, 0.05, 0.005])
 
 
@@ -63,7 +63,7 @@ def test_tristage() -> None:
 
 
 def test_the_last_stage_of_tristage_ends_at_max_steps() -> None:
-    """11 steps: 1 of warm-up, 3 of plateau, and the 7 that are left (ESPnet2's values, not 6 of 11 * 0.6)."""
+    """11 steps: 1 of warmup, 3 of constant lr, and the remaining 7 (as in ESPnet2), not 6 from 11 * 0.6."""
 
     def build(optimizer):
         return schedulers.TristageLR(optimizer, 11.0, 0.1, 0.3, 0.6, final_lr_scale=0.01)
@@ -147,5 +147,5 @@ def test_mistakes_are_named() -> None:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.5)
     with pytest.raises(UserError, match="must be 1"):
         schedulers.TristageLR(optimizer, 10, 0.2, 0.2, 0.2)
-    with pytest.raises(UserError, match="as many of one as of the other"):
+    with pytest.raises(UserError, match="both lists must have the same length"):
         schedulers.PiecewiseLinearWarmupLR(optimizer, [0, 1], [0.0])

@@ -1,4 +1,4 @@
-"""A rank without utterances runs a made-up one: it reaches every parameter, and with weight 0 it changes nothing."""
+"""A rank without utterances runs a dummy utterance. It uses every parameter, and its weight of 0 changes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: what it writes, and that resuming changes nothing."""
+"""The training loop: what it writes, and that a resumed run gives the same result."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_checkpoints_are_saved_by_time(
 
 
 def test_accumulation_equals_the_large_batch(tmp_path: Path) -> None:
-    """Uneven batches and a partial last group included."""
+    """Includes uneven batches and an incomplete last group."""
     large = MemoryBatches([7, 2], seed=3)
     small = MemoryBatches([4, 2, 1, 2], seed=3)
     one = tiny_trainer(tmp_path / "one", data=large, updater=tiny_updater(train_dtype="float64", dropout=0.0))
@@ -144,7 +144,7 @@ def test_a_bad_utterance_is_named_and_skipped(tmp_path: Path, caplog: pytest.Log
 
 
 def test_deferred_checks_skip_the_same_updates(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """As on an accelerator, where the kernel decides and the host looks later."""
+    """As on an accelerator, where the kernel skips the update and the host checks later."""
     results = []
     for defers in (False, True):
         data = MemoryBatches([4, 4, 3, 4])
@@ -185,7 +185,7 @@ def test_no_forward_run_only_reads(tmp_path: Path) -> None:
 
 
 def test_gradient_noise_does_not_depend_on_the_ranks_generator() -> None:
-    """Ranks draw their dropout each from its own; noise that did so too would let their weights part."""
+    """Dropout uses a different seed on each rank. Gradient noise must not, or the weights would differ."""
     found = []
     for seed in (1, 2):
         updater = tiny_updater(dropout=0.0, grad_noise=True)
@@ -200,4 +200,4 @@ def test_an_anomaly_names_its_utterances(tmp_path: Path, caplog: pytest.LogCaptu
     data.spoiled = {row: float("nan") for row in range(4)}
     with torch.autograd.set_detect_anomaly(True), pytest.raises(RuntimeError, match="nan values"):
         tiny_trainer(tmp_path, data=data).train_epoch()
-    assert "the batch that failed holds utt" in caplog.text
+    assert "the batch that failed has the utterances utt" in caplog.text

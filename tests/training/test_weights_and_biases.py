@@ -1,4 +1,4 @@
-"""Weights & Biases: what it is told, by a stand-in for the package and, where it is installed, by the package."""
+"""Weights & Biases: what is logged, with a fake package and, if it is installed, with the real one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tympan.training.watchers import WeightsAndBiases
 
 
 class FakeRun:
-    """Remembers what it was told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.logged: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""The smallest things that train: a model of a few hundred weights and batches from memory."""
+"""Small objects for training tests: a model with a few hundred weights, and batches from memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tympan.training.writer import ExperimentWriter
 
 
 class TinyModel(nn.Module):
-    """Classifies sequences; dropout and layer norm as in the real ones."""
+    """Classifies sequences, with dropout and layer normalization as in real models."""
 
     def __init__(self, dim: int = 6, classes: int = 5, dropout: float = 0.1) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class TinyModel(nn.Module):
 
 
 class MemoryBatches:
-    """Sequences in batches of `sizes`, in an order that depends on the epoch if shuffled; split over ranks."""
+    """Sequences in batches of `sizes`, split over ranks. If shuffled, the order depends on the epoch."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ def tiny_trainer(
         nbests=chosen.keep_nbest_models,
         averaging_interval=chosen.nbest_averaging_interval,
     )
-    # Not shuffled, as validation never is: in another order its sum may round otherwise, and count as an improvement.
+    # Not shuffled, like all validation data: another order may change the rounding, which counts as an improvement.
     valid_data = MemoryBatches([5], seed=9, is_shuffled=False)
     updater = updater or tiny_updater()
     return Trainer(updater, train_data=data, valid_data=valid_data, comm=Solo(), writer=writer, options=chosen)

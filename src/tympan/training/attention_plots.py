@@ -1,6 +1,6 @@
-"""Pictures of attention for a few utterances after every epoch: att_ws/UTTERANCE/LAYER.Nep.png (ESPnet2's names).
+"""Plots of the attention weights of a few utterances after every epoch: att_ws/UTTERANCE/LAYER.Nep.png, as ESPnet2.
 
-The pixels are written as they are, the heads side by side: axes and titles would take a hundred times as long.
+Weights are written directly as pixels, the heads side by side. Axes and titles would take a hundred times as long.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from tympan.training.curves import Quiet
 from tympan.training.reporter import Reporter
 
 SMALLEST = 240
-"""Pixels of the longer side at the least: short attention is enlarged."""
+"""Minimum length of the longer side in pixels. Smaller plots are enlarged."""
 
 
 class AttentionPlots(Quiet):
-    """Draws what `model.attention_weights` gives for a batch."""
+    """Plots the result of `model.attention_weights` for a batch."""
 
     def __init__(self, directory: Path, batch: Batch, *, device: torch.device) -> None:
         self.directory = directory
@@ -45,7 +45,10 @@ class AttentionPlots(Quiet):
 
 
 def draw_attention(path: Path, attention: Tensor) -> None:
-    """attention: ([heads,] queries, keys). Padding (no weight in any head) is cut off; queries go down, keys right."""
+    """Plot attention of shape ([heads,] queries, keys), one row per query.
+
+    Padding at the end (no weight in any head) is cut off.
+    """
     heads = attention.detach().float().cpu().numpy()
     heads = heads[None] if heads.ndim == 2 else heads
     used = heads.max(axis=0) > 1e-6

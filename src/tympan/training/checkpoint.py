@@ -1,4 +1,4 @@
-"""checkpoint.pth: everything a run needs to go on, whole or not there, and only for the model it belongs to."""
+"""checkpoint.pth: the full state of a run. It is written atomically, and checked against the run that loads it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"
 REPLACED = "checkpoint.replaced.pth"
 DIGEST = "sha256"
-"""Key of the digest of everything else: the checksums of a zip file don't cover its own directory."""
+"""Key of the digest of all other entries. It is needed because a zip file has no checksum of its own directory."""
 
 STATEFUL = ("optim_conf.", "scheduler_conf.")
-"""Options that optimiser and schedule carry in their state."""
+"""Options whose values are part of the state of the optimizer or the scheduler."""
 CUTS_BATCHES = frozenset(
     {
         "batch_bins", "batch_cut", "batch_size", "batch_size_per_device", "batch_type", "drop_last_iter", "fold_length",
@@ -35,21 +35,21 @@ CUTS_BATCHES = frozenset(
         "sort_batch", "sort_in_batch", "train_data_path_and_name_and_type", "train_shape_file",
     }
 )  # fmt: skip
-"""Options that decide which utterances a batch of the training data holds."""
+"""Options that decide how the training data is split into batches."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Which training this is: what must agree before a checkpoint may be taken up."""
+    """What must be equal in a run and in a checkpoint before the run may resume from it."""
 
     task: str
-    """Its name: asr, lm."""
+    """Name of the task, such as asr or lm."""
     optim: str
     scheduler: str | None
     tokens: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By data name, the tokens of each text."""
+    """Data name -> tokens of this text."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The configuration, for a note of what changed; differences here are allowed."""
+    """The configuration. Differences here are allowed and reported."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Position:
 
 
 def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Identity) -> None:
-    """Write beside, flush, and rename; the one before stays as checkpoint.prev.pth."""
+    """Write checkpoint.pth atomically. The previous checkpoint is kept as checkpoint.prev.pth."""
     newest, previous = directory / NAME, directory / PREVIOUS
     content = {
         **state,
@@ -73,7 +73,7 @@ def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Iden
     }
     save_tensors(newest.with_name(f".{NAME}.new"), {**content, DIGEST: digest_of(content)})
     if newest.exists():
-        # A second name for the old file, then two renames: at every moment a whole checkpoint has one of the names.
+        # A hard link to the old file, then two renames: at any moment, a complete checkpoint has one of the two names.
         spare = directory / f".{PREVIOUS}.link"
         spare.unlink(missing_ok=True)
         os.link(newest, spare)
@@ -82,12 +82,12 @@ def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Iden
 
 
 def save_tensors(path: Path, content: Mapping[str, Any]) -> None:
-    """Write with torch.save; a full disk is an OSError."""
+    """Write with torch.save. Raises OSError if the disk is full."""
     with atomic_write(path, "wb") as stream:
         try:
             torch.save(content, stream)
         except RuntimeError as error:
-            # torch tries to end a file that could not be written, and fails with words about positions
+            # After a failed write, torch tries to finish the file and raises an unrelated error about file positions.
             if isinstance(error.__context__, OSError):
                 raise error.__context__ from None
             raise
@@ -100,9 +100,9 @@ def load_checkpoint(
     model_state: Mapping[str, Tensor],
     load: Callable[[dict[str, Any]], None] = lambda content: None,
 ) -> dict[str, Any] | None:
-    """The newest checkpoint that is whole, or None where there is none. Loading runs no code from the file.
+    """Return the newest undamaged checkpoint, or None if there is no checkpoint. Loading runs no code from the file.
 
-    `load` takes its state up. If that fails, the file counts as damaged: the one before is taken up instead.
+    `load` restores the state. If it fails, the file is treated as damaged and the previous checkpoint is used.
     """
     damages = []
     for path in _candidates(directory):
@@ -113,21 +113,20 @@ def load_checkpoint(
                 load(content)
         except _Damaged as damage:
             damages.append(f"{path}: {damage}")
-            logging.warning("%s is damaged (%s); trying the one before", path, damage)
+            logging.warning("%s is damaged (%s); trying the previous checkpoint", path, damage)
             continue
         return content
     if damages:
         raise UserError(
             "no checkpoint can be read:\n  "
             + "\n  ".join(damages)
-            + "\nRemove these files to start from the beginning, "
-            "or start from an epoch's model with --init_param FILE"
+            + "\nRemove these files to start from scratch, or start from the model of an epoch with --init_param FILE"
         )
     return None
 
 
 def read_reporter(directory: Path) -> Reporter:
-    """The history of a run, from its newest whole checkpoint."""
+    """Read the statistics of all epochs from the newest undamaged checkpoint."""
     for path in _candidates(directory):
         reporter = Reporter()
         try:
@@ -140,11 +139,11 @@ def read_reporter(directory: Path) -> Reporter:
 
 
 def set_aside(directory: Path) -> None:
-    """A run that does not resume must not find the state of an older one later: give it another name."""
+    """Rename the checkpoint of an earlier run, so that a new run which does not resume never loads it later."""
     if (directory / NAME).exists():
         os.replace(directory / NAME, directory / REPLACED)
         logging.warning(
-            "%s is of an earlier run and --resume is false: renamed to %s",
+            "%s belongs to an earlier run and --resume is false; renamed it to %s",
             directory / NAME,
             (directory / REPLACED).name,
         )
@@ -152,7 +151,7 @@ def set_aside(directory: Path) -> None:
 
 
 def remove_links(directory: Path) -> list[str]:
-    """Remove the spare names that a run which was killed while saving left; returns the names."""
+    """Remove temporary files left by a run that was killed while saving. Returns their names."""
     found = [path for path in directory.glob(".*.link") if path.name.endswith(".pth.link")]
     found += [path for path in [directory / f".{NAME}.new"] if path.exists()]
     for path in found:
@@ -161,13 +160,13 @@ def remove_links(directory: Path) -> list[str]:
 
 
 def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
-    """Log what differs between the configuration then and now, and what that difference does not do."""
+    """Log the options that changed since the checkpoint. Warn about changes that have no effect or repeat data."""
     changes = changed_options(content, identity)
     for name, (then, now) in changes.items():
         if name.startswith(STATEFUL):
             logging.warning(
-                "%s is %r now, but the state in the checkpoint goes on with %r; "
-                "--init_param takes the weights alone into a new run",
+                "%s is now %r, but the state in the checkpoint continues with %r; "
+                "to use the new value, start a new run from the weights with --init_param",
                 name, now, then,
             )  # fmt: skip
         else:
@@ -175,14 +174,14 @@ def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
     recut = sorted(set(changes) & CUTS_BATCHES)
     if content["position"]["step"] > 0 and recut:
         logging.warning(
-            "the checkpoint lies inside an epoch, and %s changed: the rest of this epoch is cut otherwise, so that it "
-            "may repeat or leave out utterances",
+            "the checkpoint was saved within an epoch, and %s changed: the rest of this epoch is batched differently "
+            "and may repeat or skip utterances",
             ", ".join(recut),
         )
 
 
 def changed_options(content: Mapping[str, Any], identity: Identity) -> dict[str, tuple[Any, Any]]:
-    """(then, now) of every option that differs, and of every key in a `*_conf` (`optim_conf.lr`)."""
+    """Return name -> (then, now) of every option that differs. Keys of a `*_conf` are named as in `optim_conf.lr`."""
     then, now = _flat(content.get("options", {})), _flat(_plain(identity.options))
     names = sorted({*then, *now} - {"resume"})
     return {name: (then.get(name), now.get(name)) for name in names if then.get(name) != now.get(name)}
@@ -203,7 +202,10 @@ class _Damaged(Exception):
 
 @contextmanager
 def _as_damage() -> Iterator[None]:
-    """Damaged bytes can make a reader raise anything. Only what the user must know is not damage."""
+    """Turn exceptions into _Damaged, since a damaged file can raise any of them.
+
+    UserError and out-of-memory errors are passed on.
+    """
     try:
         yield
     except (UserError, _Damaged):
@@ -223,21 +225,21 @@ def _read(path: Path) -> dict[str, Any]:
     with zipfile.ZipFile(path) as archive:
         broken = archive.testzip()
     if broken is not None:
-        raise _Damaged(f"the part '{broken}' does not match its checksum")
+        raise _Damaged(f"the entry '{broken}' does not match its checksum")
     content = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(content, dict) and DIGEST in content and content.pop(DIGEST) != digest_of(content):
-        raise _Damaged("its content does not match its checksum")
+        raise _Damaged("the content does not match its checksum")
     if not isinstance(content, dict) or "position" not in content:
         raise UserError(
-            f"{path} is no checkpoint of tympan (ESPnet2's hold no position in the data). "
-            "Start from its weights instead: --init_param with the epoch's model"
+            f"{path} is not a checkpoint of Tympan (a checkpoint of ESPnet2 has no position in the data). "
+            "To start from the weights of an epoch, use --init_param with the model of that epoch"
         )
     return content
 
 
 def _check(path: Path, content: Mapping[str, Any], *, identity: Identity, model_state: Mapping[str, Tensor]) -> None:
     pairs = {
-        # Tympan 0.1 wrote it as `kind`
+        # Tympan 0.1 called it `kind`
         "task": (content["task"] if "task" in content else content["kind"], identity.task),
         "optim": (content["optim"], identity.optim),
         "scheduler": (content["scheduler"], identity.scheduler),
@@ -249,14 +251,14 @@ def _check(path: Path, content: Mapping[str, Any], *, identity: Identity, model_
     differences += _weight_differences(content["model"], model_state)
     if differences:
         raise UserError(
-            f"{path} belongs to another training:\n  " + "\n  ".join(differences) + "\n"
-            "Use another --output_dir, or --resume false to start from scratch (--init_param takes weights over)"
+            f"{path} belongs to a different run:\n  " + "\n  ".join(differences) + "\n"
+            "Use another --output_dir, or --resume false to start from scratch (--init_param loads only weights)"
         )
 
 
 def _token_differences(then: Mapping[str, list[str]] | list[str], now: Mapping[str, Sequence[str]]) -> list[str]:
     if isinstance(then, list):
-        then = {"text": then}  # of Tympan 0.1
+        then = {"text": then}  # written by Tympan 0.1
     names = sorted({*then, *now})
     return [line for name in names for line in _list_differences(name, then.get(name, []), list(now.get(name, [])))]
 
@@ -268,7 +270,7 @@ def _list_differences(name: str, then: list[str], now: list[str]) -> list[str]:
     shown = [repr(tokens[first]) if first < len(tokens) else "nothing" for tokens in (then, now)]
     return [
         f"vocabulary of {name}: {len(then)} tokens in the checkpoint, {len(now)} here; "
-        f"the first that differs is number {first}: {shown[0]} there, {shown[1]} here"
+        f"the first difference is at index {first}: {shown[0]} in the checkpoint, {shown[1]} here"
     ]
 
 
@@ -284,7 +286,7 @@ def _weight_differences(then: Mapping[str, Tensor], now: Mapping[str, Tensor]) -
 
 
 def _plain(value: Any) -> Any:
-    """Only what `weights_only` loading accepts."""
+    """Convert to types that torch.load accepts with `weights_only=True`."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

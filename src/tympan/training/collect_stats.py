@@ -1,4 +1,4 @@
-"""--collect_stats: shapes of all data and the sums behind the global normalisation, in ESPnet2's files."""
+"""--collect_stats: write the shapes of all data and the sums for global normalization, in ESPnet2's files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def collect_stats(
 ) -> None:
     """Write NAME_shape, feats_stats.npz, batch_keys and stats_keys into `directory`.
 
-    `text_shape.TOKEN_TYPE` has the vocabulary size as second dimension, as ESPnet2's recipes make it.
+    The second number in `text_shape.TOKEN_TYPE` is the vocabulary size, as in ESPnet2's recipes.
     """
     model.eval()
     steps = batches.num_steps(1)
@@ -69,7 +69,7 @@ def collect_stats(
 
 
 class _Sums:
-    """Count, sum and sum of squares, in float64: float32 sums of an hour of frames drift."""
+    """Count, sum and sum of squares, in float64: in float32, sums over an hour of frames are inaccurate."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -88,7 +88,7 @@ class _Sums:
 
 
 class _FeatureFiles:
-    """`data_NAME/UTTERANCE.npy` and `NAME.scp`."""
+    """Writes `data_NAME/UTTERANCE.npy` and `NAME.scp`."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -112,7 +112,7 @@ def _lengths(batch: Batch) -> dict[str, Tensor]:
 
 
 def _rows(collected: Mapping[str, Any]) -> dict[str, list[np.ndarray]]:
-    """The rows of each collected tensor, cut to their lengths."""
+    """Yield the rows of each collected tensor, cut to their lengths."""
     return {
         name: [
             row[:length].cpu().numpy()

@@ -14,11 +14,11 @@ from tympan.runtime.atomic import atomic_write
 from tympan.training.reporter import Done, EpochReporter, Reporter
 
 MAX_SHARE = 0.02
-"""Of the time, for drawing: of epochs of 15 s it was an eighth."""
+"""Largest fraction of the run time used for drawing. Without a limit, it was an eighth with epochs of 15 s."""
 
 
 class Quiet:
-    """A watcher that has nothing to say about steps."""
+    """Base class of watchers: its methods do nothing, and subclasses override some of them."""
 
     def step_done(self, part: EpochReporter, *, steps: int, updater: Any) -> None:
         return None
@@ -31,9 +31,9 @@ class Quiet:
 
 
 class Curves(Quiet):
-    """`images/NAME.png`, drawn anew after an epoch, and at the end.
+    """Draws `images/NAME.png` after an epoch and at the end of the run.
 
-    After a short epoch they wait, so that drawing takes no more than a share of the time.
+    After short epochs, drawing is skipped often enough to take only a small fraction of the run time.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -66,7 +66,7 @@ class Curves(Quiet):
 
 
 def draw_curve(path: Path, name: str, curves: Mapping[str, list[tuple[int, float]]]) -> None:
-    """One figure with a line for each phase."""
+    """Draw one figure with one line per phase."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -90,13 +90,13 @@ def draw_curve(path: Path, name: str, curves: Mapping[str, list[tuple[int, float
 
 
 class TensorBoard(Quiet):
-    """`tensorboard/train` by batches and by epochs, `tensorboard/valid` by epochs."""
+    """Writes `tensorboard/train` per batch and per epoch, and `tensorboard/valid` per epoch."""
 
     def __init__(self, directory: Path, *, done: Done | None = None) -> None:
-        """`done` of a resumed run: TensorBoard forgets the points after it, which come again."""
+        """`done` is the progress of a resumed run. TensorBoard drops later points, since they are written again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        # In train/, batches and epochs share one axis; batches are what a resumed run repeats.
+        # In train/, batches and epochs share one axis. A resumed run repeats batches.
         first = (None, None) if done is None else (done.batches + 1, done.epochs + 1)
         self.writers = {
             phase: SummaryWriter(str(directory / phase), purge_step=step)

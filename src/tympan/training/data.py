@@ -1,4 +1,4 @@
-"""The batches of a run, from its configuration and task."""
+"""Build the batches of a run from its configuration and task."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ from tympan.training.task import AnyTask, Tokens
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Both sides of a run's data."""
+    """Training and validation data of a run."""
 
     train: Batches
     valid: Batches
 
 
 def build_data(task: AnyTask, config: TrainConfig, *, comm: Comm, pin_memory: bool = False) -> TrainingData:
-    """Train and validation batches of a completed configuration. Lengths are measured where no shape files are given;
-    otherwise only files are opened.
+    """Build training and validation batches from a completed configuration.
+
+    Without shape files, the length of every utterance is measured. With shape files, data files are only opened.
     """
     tokens = task.tokens(config)
     train, valid = _dataset(task, config, is_train=True), _dataset(task, config, is_train=False)
@@ -62,7 +63,7 @@ def build_data(task: AnyTask, config: TrainConfig, *, comm: Comm, pin_memory: bo
 
 
 def build_plain_data(task: AnyTask, config: TrainConfig) -> TrainingData:
-    """Both sets as they are in their files, without augmentation: for --collect_stats."""
+    """Build both datasets without augmentation, for --collect_stats."""
     sides = []
     for is_train in (True, False):
         dataset = _dataset(task, config, is_train=is_train, is_plain=True)
@@ -95,7 +96,7 @@ def _plan(
     if files:
         return _plan_shapes([read_shapes(path, dataset.index.ids) for path in files], options)
     shapes = measure_shapes(dataset, dataset.names, nj=max(num_workers, 1))
-    # As in the shape files: an element of text is a distribution over the vocabulary, which numel counts.
+    # As in the shape files: a token counts as a vector of the size of the vocabulary, which matters for numel.
     counted = [
         replace(shape, dim=len(tokens[shape.name].tokens))
         if shape.name in tokens and dataset.types[shape.name] == "text"
@@ -106,7 +107,7 @@ def _plan(
 
 
 def _plan_shapes(shapes: list[Shapes], options: BatchOptions) -> BatchPlan:
-    """UserError for batch_bins that no utterance fits into: every batch would hold one."""
+    """Plan the batches. Raise UserError if batch_bins is smaller than the shortest utterance."""
     if options.batch_type in ("length", "numel", "bucket"):
         sizes = [shape.lengths * (shape.dim if options.batch_type == "numel" else 1) for shape in shapes]
         largest = np.max(sizes, axis=0)
@@ -114,13 +115,13 @@ def _plan_shapes(shapes: list[Shapes], options: BatchOptions) -> BatchPlan:
         if options.batch_bins < smallest:
             raise UserError(
                 f"--batch_bins {options.batch_bins} is too small: the shortest utterance has {smallest} elements. "
-                "A batch holds so many elements over all its utterances; millions are usual"
+                "It limits the total number of elements of all utterances in a batch; usual values are in the millions"
             )
     return plan_batches(shapes, options)
 
 
 def _train_options(config: TrainConfig, comm: Comm) -> BatchOptions:
-    """ESPnet1's counting gives each device a whole batch."""
+    """Multiply batch sizes by the number of processes if batch_size is per device, as in ESPnet1."""
     share = comm.size if config.batch_size_per_device else 1
     return replace(config, batch_size=config.batch_size * share, batch_bins=config.batch_bins * share)
 

@@ -1,4 +1,4 @@
-"""A digest of nested values and tensors: the same for the same names, order, types, shapes and bits."""
+"""A digest of nested values and tensors. It is equal if names, order, types, shapes and bits are equal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def digest_of(content: Mapping[str, Any]) -> str:
-    """SHA-256 over everything in `content` (1.5 GB/s on an EPYC)."""
+    """Return the SHA-256 of everything in `content` (1.5 GB/s on an EPYC)."""
     digest = hashlib.sha256()
     _add(digest, content)
     return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""manifest.json: what a run was made of, so that it can be made again and compared."""
+"""manifest.json: versions, configuration and input files of a run, so that it can be reproduced and compared."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PACKAGES = ("torch", "torch-npu", "numpy", "soundfile", "soxr", "kaldi-native-fb
 def make_manifest(
     task: AnyTask, config: TrainConfig, *, config_text: str, device: str, processes: int
 ) -> dict[str, Any]:
-    """What is known before training."""
+    """Return the content of the manifest that is known before training."""
     return {
         "task": task.name,
         "task_class": f"{type(task).__module__}:{type(task).__qualname__}",
@@ -69,7 +69,7 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and whether files differ from it, of the directory the run was started in."""
+    """Return the git commit of the current directory, and whether files differ from it."""
     try:
         commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
         changed = subprocess.run(
@@ -81,7 +81,7 @@ def git_state() -> dict[str, Any] | None:
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
-    """Size and digest of a list, table or model file that the config names."""
+    """Return size and digest of a list, table or model file that is named in the configuration."""
     if not path.is_file():
         return {"missing": True}
     digest = hashlib.sha256()
@@ -92,7 +92,7 @@ def file_fingerprint(path: Path) -> dict[str, Any]:
 
 
 def weights_digest(state: Mapping[str, Tensor]) -> str:
-    """The same for the same names, shapes, formats and bits."""
+    """Return a digest that is equal if names, shapes, dtypes and bits are equal."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -102,11 +102,11 @@ def weights_digest(state: Mapping[str, Tensor]) -> str:
 
 
 class RecordingWriter(ExperimentWriter):
-    """Adds to the manifest what came out."""
+    """Adds the results to the manifest."""
 
     def finish(self, reporter: Reporter) -> None:
         super().finish(reporter)
-        # Not all *.pth: an earlier run may have left models of its own
+        # Not every *.pth, because models of an earlier run may be in the same directory
         paths = [self.directory / f"{epoch}epoch.pth" for epoch in reporter.stats] + self.averaged
         results = {
             path.name: weights_digest(torch.load(path, map_location="cpu", weights_only=True))
@@ -118,7 +118,7 @@ class RecordingWriter(ExperimentWriter):
 
 
 def _files(task: AnyTask, config: TrainConfig) -> list[str]:
-    """Every file that the configuration names and that decides the result."""
+    """List the files in the configuration that affect the result."""
     named: list[str | None] = [path for _, triples in data_of(config) for path, _, _ in triples]
     named += [*config.train_shape_file, *config.valid_shape_file]
     named += [entry.partition(":")[0] for entry in config.init_param]

@@ -1,4 +1,4 @@
-"""The models of the best epochs: kept, linked by what they are best at, and averaged (ESPnet2's names)."""
+"""Keep, link and average the models of the best epochs, with ESPnet2's file names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Criterion = tuple[str, str, str]
 
 
 def link_best(directory: Path, reporter: Reporter, epoch: int, criteria: Sequence[Criterion]) -> list[str]:
-    """Point latest.pth and each `valid.acc.best.pth` at this epoch where it is the best; say which improved."""
+    """Link latest.pth to this epoch, and `valid.acc.best.pth` and others if it is the best. Returns what improved."""
     link(directory / "latest.pth", f"{epoch}epoch.pth")
     improved = []
     for phase, name, mode in criteria:
@@ -32,7 +32,7 @@ def link_best(directory: Path, reporter: Reporter, epoch: int, criteria: Sequenc
 def remove_others(
     directory: Path, reporter: Reporter, epoch: int, criteria: Sequence[Criterion], *, keep: int, keep_last: int = 1
 ) -> list[str]:
-    """Delete the models of epochs that are neither of the last `keep_last` nor of the best `keep` by any criterion."""
+    """Delete models of epochs that are not among the last `keep_last` or the best `keep` by any criterion."""
     wanted = set(range(epoch - keep_last + 1, epoch + 1))
     for phase, name, mode in criteria:
         wanted.update(e for e, _ in reporter.ranking(phase, name, mode)[:keep])
@@ -53,7 +53,7 @@ def average_nbest(
     nbests: Sequence[int],
     till_epoch: int | None = None,
 ) -> list[Path]:
-    """Write `valid.acc.ave_10best.pth` and the like, and link `valid.acc.ave.pth` to the one of the largest n."""
+    """Write averaged models such as `valid.acc.ave_10best.pth`. `valid.acc.ave.pth` links to the largest average."""
     suffix = "" if till_epoch is None else f".till{till_epoch}epoch"
     written = []
     for phase, name, mode in criteria:
@@ -63,8 +63,9 @@ def average_nbest(
             if len(epochs) < len(best):
                 gone = ", ".join(str(epoch) for epoch in best if epoch not in epochs)
                 logging.warning(
-                    "%s.%s: of the %d best epochs the models of %s are gone (removed when fewer were to be kept)",
-                    phase, name, len(best), gone,
+                    "%s.%s: averaging without epochs %s, which are among the best %d: their models were deleted "
+                    "(--keep_nbest_models was smaller before)",
+                    phase, name, gone, len(best),
                 )  # fmt: skip
             if not epochs:
                 continue
@@ -81,18 +82,18 @@ def average_nbest(
 
 
 def is_finite(state: Mapping[str, Tensor]) -> bool:
-    """Whether every weight is a number: of a model that may be used."""
+    """Return whether all weights are finite."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in state.values() if tensor.is_floating_point())
 
 
 def _best(reporter: Reporter, criterion: Criterion, number: int) -> list[int]:
-    """The best epochs; an epoch whose value is no finite number is not among them."""
+    """Return the best epochs, without those whose value is not finite."""
     ranking = reporter.ranking(*criterion)
     return [epoch for epoch, value in ranking if math.isfinite(value)][:number]
 
 
 def average(paths: Iterable[Path]) -> dict[str, Tensor]:
-    """The mean of these models, summed in float64. Counters (whole numbers) are the largest."""
+    """Return the mean of these models, summed in float64. Of integer buffers (counters), return the maximum."""
     sums: dict[str, Tensor] = {}
     kinds: dict[str, torch.dtype] = {}
     number = 0
@@ -112,12 +113,12 @@ def average(paths: Iterable[Path]) -> dict[str, Tensor]:
 
 
 def save_weights(path: Path, state: dict[str, Tensor]) -> None:
-    """A model's weights alone, as ESPnet2 keeps them."""
+    """Save only the weights of a model, as ESPnet2 does."""
     save_tensors(path, state)
 
 
 def link(path: Path, target: str) -> None:
-    """Make `path` a link to its neighbour `target`, in one step."""
+    """Make `path` a symbolic link to `target` in the same directory, atomically."""
     spare = path.with_name(f".{path.name}.link")
     spare.unlink(missing_ok=True)
     spare.symlink_to(target)

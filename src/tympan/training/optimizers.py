@@ -1,4 +1,4 @@
-"""The optimiser of a run: which weights it moves, which of them decay, and the fast kernel where there is one."""
+"""Build the optimizer: frozen weights, weight decay, and the fused kernel where the device has one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
-    """Stop the gradient of every weight under these names (`--freeze_param encoder.embed`); returns the names."""
+    """Freeze every weight whose name starts with a prefix (`--freeze_param encoder.embed`). Returns the names."""
     frozen = []
     for prefix in prefixes:
         matching = [(n, p) for n, p in model.named_parameters() if n == prefix or n.startswith(f"{prefix}.")]
         if not matching:
             tops = sorted({name.partition(".")[0] for name, _ in model.named_parameters()})
             raise UserError(
-                f"--freeze_param {prefix}: no weight has this name or lies under it; the model has {', '.join(tops)}"
+                f"--freeze_param {prefix}: no weight has this name or prefix; the model has {', '.join(tops)}"
             )
         for name, parameter in matching:
             parameter.requires_grad_(False)
@@ -38,7 +38,7 @@ def build_optimizer(
     *,
     without_decay: Iterable[str] = (),
 ) -> torch.optim.Optimizer:
-    """One group, or two where some weights must not decay."""
+    """Build the optimizer with one parameter group, or with two if some weights have no weight decay."""
     if not parameters:
         raise UserError("--freeze_param freezes every weight of the model: there is nothing to train")
     spared = set(without_decay)
@@ -50,7 +50,7 @@ def build_optimizer(
     try:
         return optim_class(groups, **_with_kernel(optim_class, conf, [parameter for _, parameter in parameters]))
     except (TypeError, ValueError) as error:
-        raise UserError(f"optim_conf: {optim_class.__name__} refuses these values: {error}") from error
+        raise UserError(f"optim_conf: {optim_class.__name__} rejects these values: {error}") from error
 
 
 def names_without_decay(
@@ -60,9 +60,10 @@ def names_without_decay(
     normalization_weight_decay: bool = False,
     keys: Sequence[str] = (),
 ) -> set[str]:
-    """--exclude_weight_decay: biases, normalisation and embeddings don't decay, nor names that contain one of `keys`.
+    """Return the names of weights without weight decay, for --exclude_weight_decay.
 
-    `bias_weight_decay` and `normalization_weight_decay` let these decay after all.
+    These are biases, normalization layers, embeddings, and names that contain one of `keys`. `bias_weight_decay` and
+    `normalization_weight_decay` apply weight decay to the first two.
     """
     spared = set()
     for prefix, module in model.named_modules():
@@ -82,7 +83,7 @@ def names_without_decay(
 def _with_kernel(
     optim_class: type[torch.optim.Optimizer], conf: Mapping[str, Any], parameters: Sequence[nn.Parameter]
 ) -> dict[str, Any]:
-    """One fused kernel for all weights where class and device have it, unless the user chose otherwise."""
+    """Add `fused=True` if the optimizer and the device support it and the user chose no implementation."""
     chosen = dict(conf)
     accepted = inspect.signature(optim_class).parameters
     asked = any(chosen.get(name) is not None for name in ("fused", "foreach")) or chosen.get("differentiable")

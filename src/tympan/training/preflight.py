@@ -1,4 +1,4 @@
-"""What would end a run late or spoil its result in silence, looked for before its first update."""
+"""Checks before the first update for mistakes that would stop a run late or spoil its result silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tympan.training.trainer import Trainer
 
 
 def check_run(trainer: Trainer) -> None:
-    """UserError for a schedule that is too short, or a criterion that validation does not measure."""
+    """Raise UserError if the schedule is too short or if validation does not measure a criterion."""
     if trainer.options.no_forward_run or trainer.position.epoch > trainer.options.max_epoch:
         return
     _check_schedule(trainer)
@@ -21,7 +21,7 @@ def check_run(trainer: Trainer) -> None:
 
 
 def _check_schedule(trainer: Trainer) -> None:
-    """torch's OneCycleLR alone can't be asked for more steps than it was made for."""
+    """Check the number of steps of OneCycleLR, the only scheduler that fails after its last step."""
     scheduler, options = trainer.updater.scheduler, trainer.options
     if not isinstance(scheduler, OneCycleLR):
         return
@@ -33,7 +33,7 @@ def _check_schedule(trainer: Trainer) -> None:
         raise UserError(
             f"scheduler_conf: onecyclelr ends too early: total_steps is {scheduler.total_steps}, but "
             f"{options.max_epoch} epochs have {needed} updates. "
-            f"Use --scheduler_conf total_steps={needed}, or fewer epochs"
+            f"Use --scheduler_conf total_steps={needed} or a smaller --max_epoch"
         )
 
 
@@ -43,7 +43,7 @@ def _check_criteria(trainer: Trainer, names: set[str]) -> None:
     def is_missing(phase: str, name: str) -> bool:
         return phase == "valid" and name not in names
 
-    found = f"this model measures {', '.join(f'valid.{name}' for name in sorted(names))}"
+    found = f"it measures {', '.join(f'valid.{name}' for name in sorted(names))}"
     needed = []
     if scheduler is not None and "valid" in moments(scheduler):
         needed.append(("val_scheduler_criterion", options.val_scheduler_criterion))
@@ -51,21 +51,22 @@ def _check_criteria(trainer: Trainer, names: set[str]) -> None:
         needed.append(("early_stopping_criterion", options.early_stopping_criterion[:2]))
     for option, (phase, name) in needed:
         if is_missing(phase, name):
-            raise UserError(f"--{option} {phase} {name}: there is no {phase}.{name}; {found}")
+            raise UserError(f"--{option} {phase} {name}: the model does not measure {phase}.{name}; {found}")
     missing = [f"{phase}.{name}" for phase, name, _ in options.best_model_criterion if is_missing(phase, name)]
     if missing and len(missing) == len(options.best_model_criterion):
         raise UserError(
-            f"--best_model_criterion: there is no {' or '.join(missing)}, so no best model would be kept; {found}"
+            f"--best_model_criterion: the model does not measure {' or '.join(missing)}, so no best model would be "
+            f"kept; {found}"
         )
     if missing:
-        logging.info("no best models by %s: %s", ", ".join(missing), found)
+        logging.info("no best models by %s, which the model does not measure; %s", ", ".join(missing), found)
 
 
 def _measured(trainer: Trainer) -> list[str]:
-    """The names of the statistics of one validation batch."""
+    """Return the names of the statistics of one validation batch."""
     module = trainer.updater.parallel.module
     module.eval()
     with torch.no_grad():
         for batch in trainer.valid_data.build_iter(trainer.position.epoch):
             return list(trainer.updater.forward(batch)[0].stats)
-    raise UserError("the validation data has no batch: there is nothing to choose the best model by")
+    raise UserError("the validation data has no batches, so the best model can't be chosen")

@@ -1,7 +1,7 @@
-"""What happened: running sums of one epoch's statistics, and the history of all epochs.
+"""Statistics of training: running sums of the current epoch, and the means of all epochs.
 
-Statistics stay tensors on their device, as (total, count), until they are logged: then one sum over the ranks and one
-read on the host serve them all, and every rank knows the same numbers.
+Statistics are kept as (total, count) tensors on their device until they are logged. Then all of them are summed over
+the ranks and copied to the host at once, so every rank has the same numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Sums = dict[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class Done:
-    """How far a run is: finished epochs, and batches trained in all epochs."""
+    """Progress of a run: finished epochs, and batches trained in all epochs."""
 
     epochs: int = 0
     batches: int = 0
@@ -41,11 +41,11 @@ class EpochReporter:
         self.epoch = epoch
         self.batches = done
         self.batches_before = batches_before
-        """Of earlier epochs."""
+        """Number of batches in earlier epochs."""
         self.logged_batches = done
         self.start = time.perf_counter()
         self.frames = 0
-        """Of this process since it started, for the speed that is shown."""
+        """Number of frames this process has trained on since it started, for the progress bar."""
         self.last_window: dict[str, float] = {}
         self._comm = comm
         self._tensors: dict[str, tuple[Tensor, Tensor]] = {}
@@ -55,7 +55,7 @@ class EpochReporter:
         self._total: Sums = {}
 
     def register(self, stats: Mapping[str, Stat]) -> None:
-        """Add means; a value that is not finite counts for nothing."""
+        """Add statistics. Values that are not finite are ignored."""
         for name, stat in stats.items():
             total, count = _wide(stat.total), _wide(stat.count)
             finite = torch.isfinite(total) & torch.isfinite(count)
@@ -67,7 +67,7 @@ class EpochReporter:
             self._order.setdefault(name)
 
     def register_value(self, name: str, value: float) -> None:
-        """Add one number that the host knows already, such as a time."""
+        """Add one number that is on the host already, such as a time."""
         total, count = self._floats.get(name, (0.0, 0.0))
         self._floats[name] = (total + value, count + 1)
         self._order.setdefault(name)
@@ -79,7 +79,7 @@ class EpochReporter:
         self.register_value(name, time.perf_counter() - start)
 
     def log_message(self) -> str:
-        """ESPnet2's line: the means since the last line."""
+        """Return the means since the last line, formatted as in ESPnet2."""
         self._flush()
         self.last_window = _means(self._window)
         means = ", ".join(f"{name}={_short(value)}" for name, value in self.last_window.items())
@@ -89,12 +89,12 @@ class EpochReporter:
         return message
 
     def means(self) -> dict[str, float]:
-        """The means of the epoch so far, over all ranks."""
+        """Return the means of the epoch so far, over all ranks."""
         self._flush()
         return _means(self._total)
 
     def local_means(self) -> dict[str, float]:
-        """This rank's means since the last line, for a look that disturbs nobody."""
+        """Return the means of this rank since the last line. This needs no communication between ranks."""
         seen = {name: (float(total), float(count)) for name, (total, count) in self._tensors.items()}
         return _means(seen)
 
@@ -117,7 +117,7 @@ class EpochReporter:
         self.start = time.perf_counter() - state["elapsed"]
 
     def _flush(self) -> None:
-        """Move what this rank holds into the sums that all ranks share."""
+        """Add the statistics of this rank to the sums over all ranks."""
         names = [name for name in self._order if name in self._tensors or name in self._floats]
         if not names:
             return
@@ -151,11 +151,11 @@ class Reporter:
     def get(self, phase: str, name: str, epoch: int) -> float:
         means = self.stats[epoch][phase]
         if name not in means:
-            raise UserError(f"there is no {phase}.{name} in epoch {epoch}; there is {', '.join(sorted(means))}")
+            raise UserError(f"epoch {epoch} has no statistic {phase}.{name}; {phase} has {', '.join(sorted(means))}")
         return means[name]
 
     def ranking(self, phase: str, name: str, mode: str) -> list[tuple[int, float]]:
-        """(epoch, value) from the best to the worst; of equals the earlier first, what is no number last."""
+        """Return (epoch, value) from best to worst. Equal values are sorted by epoch, and NaN is last."""
         sign = {"min": 1.0, "max": -1.0}[mode]
         found = [(epoch, parts[phase][name]) for epoch, parts in self.stats.items() if name in parts.get(phase, {})]
         return sorted(found, key=lambda pair: (math.isnan(pair[1]), sign * pair[1], pair[0]))
@@ -174,12 +174,12 @@ class Reporter:
         self.stats = {int(e): {p: dict(m) for p, m in parts.items()} for e, parts in state["stats"].items()}
 
     def batches_until(self, phase: str, epoch: int) -> int:
-        """Batches of all epochs up to this one."""
+        """Return the number of batches of all epochs up to this one."""
         return int(self.stats.get(epoch, {}).get(phase, {}).get("total_count", 0))
 
 
 def _wide(tensor: Tensor) -> Tensor:
-    """Sums of a thousand steps need more than float32 where the device has more."""
+    """Convert to float64 if the device has it: float32 is too inaccurate for sums over a thousand steps."""
     wide = torch.float64 if has_float64(tensor.device) else torch.float32
     return tensor.detach().to(wide)
 
@@ -187,7 +187,8 @@ def _wide(tensor: Tensor) -> Tensor:
 def _means(sums: Sums) -> dict[str, float]:
     means = {name: total / count if count else math.nan for name, (total, count) in sums.items()}
     if PERPLEXITY in means:
-        # No mean of perplexities: the tokens' mean negative log-likelihood, raised. It must not end an untamed run.
+        # Not the mean of perplexities, but exp of the mean negative log-likelihood per token. The limit avoids an
+        # OverflowError if training diverges.
         means[PERPLEXITY] = math.exp(min(means[PERPLEXITY], 700.0))
     return means
 

@@ -1,7 +1,7 @@
-"""Learning-rate schedules by ESPnet2's names, and when each of them steps.
+"""Learning-rate schedulers with ESPnet2's names, and when each of them steps.
 
-Where ESPnet2 keeps counters beside torch's own, these are functions of `last_epoch` (the number of steps taken), so
-that their state is that one number. `step` below is `last_epoch + 1`, as in the papers' formulas.
+ESPnet2 keeps its own counters besides those of torch. Here the learning rate is a function of `last_epoch` (the number
+of steps taken), so this number is the whole state. `step` below is `last_epoch + 1`, as in the formulas of the papers.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tympan.config.range import Range
 from tympan.errors import UserError
 
 Moment = Literal["batch", "epoch", "valid"]
-"""After each update, after each epoch, or after each epoch with the value of `val_scheduler_criterion`."""
+"""Step after each update, after each epoch, or after each epoch with the value of `val_scheduler_criterion`."""
 
 
 def build_scheduler(name: str, conf: Mapping[str, Any], optimizer: Optimizer) -> Any:
-    """The schedule of this name for the optimiser."""
+    """Build the scheduler with this name for the optimizer."""
     try:
         return SCHEDULERS.build(name, conf, optimizer)
     except (TypeError, ValueError) as error:
-        raise UserError(f"scheduler_conf: {name} refuses these values: {error}") from error
+        raise UserError(f"scheduler_conf: {name} rejects these values: {error}") from error
 
 
 class WarmupLR(LRScheduler):
-    """Linear to the optimiser's lr at `warmup_steps`, then falling with the inverse square root of the step."""
+    """Linear warmup to the optimizer's lr at `warmup_steps`, then decay with the inverse square root of the step."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class WarmupLR(LRScheduler):
 
 
 class NoamLR(LRScheduler):
-    """The schedule of "Attention Is All You Need", equation 3, times the optimiser's lr."""
+    """Schedule of "Attention Is All You Need", equation 3, multiplied by the optimizer's lr."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class NoamLR(LRScheduler):
 
 
 class PiecewiseLinearWarmupLR(LRScheduler):
-    """Linear between the given points, then falling with the inverse square root of the step."""
+    """Linear between the given points, then decay with the inverse square root of the step."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class PiecewiseLinearWarmupLR(LRScheduler):
         if len(warmup_steps_list) != len(warmup_lr_list):
             raise UserError(
                 f"scheduler_conf: warmup_steps_list has {len(warmup_steps_list)} points and warmup_lr_list "
-                f"{len(warmup_lr_list)}; give as many of one as of the other"
+                f"{len(warmup_lr_list)}; both lists must have the same length"
             )
         self.warmup_steps_list = [float(step) for step in warmup_steps_list]
         self.warmup_lr_list = [float(lr) for lr in warmup_lr_list]
@@ -100,7 +100,10 @@ class PiecewiseLinearWarmupLR(LRScheduler):
 
 
 class WarmupStepLR(LRScheduler):
-    """Linear to the optimiser's lr, then times `gamma` every `step_size` epochs of `steps_per_epoch` updates."""
+    """Linear warmup to the optimizer's lr, then multiply the lr by `gamma` every `step_size` epochs.
+
+    An epoch has `steps_per_epoch` updates.
+    """
 
     def __init__(
         self,
@@ -126,10 +129,10 @@ class WarmupStepLR(LRScheduler):
 
 
 class WarmupReduceLROnPlateau(ReduceLROnPlateau):
-    """Linear to the optimiser's lr, then reduced when the validation value stops improving.
+    """Linear warmup to the optimizer's lr, then reduce the lr when the validation value stops improving.
 
-    Differs from ESPnet2: a plateau seen while still warming up keeps its effect afterwards, where ESPnet2's next
-    warm-up step undoes it.
+    Differs from ESPnet2: a reduction during warmup stays in effect afterwards. In ESPnet2, the next warmup step
+    reverts it.
     """
 
     def __init__(
@@ -186,7 +189,7 @@ class WarmupReduceLROnPlateau(ReduceLROnPlateau):
 
 
 class CosineAnnealingWarmupRestarts(LRScheduler):
-    """Cycles of a linear rise and a cosine fall between `min_lr` and `max_lr` (SGDR, equation 5, with warm-up)."""
+    """Cycles of linear warmup and cosine decay between `min_lr` and `max_lr` (SGDR, equation 5, with warmup)."""
 
     def __init__(
         self,
@@ -215,7 +218,7 @@ class CosineAnnealingWarmupRestarts(LRScheduler):
         cycle, length, position = self._place()
         peak = self.max_lr * self.gamma**cycle
         if self.last_epoch == 0:
-            share = 0.0  # the first step is at min_lr even without a warm-up
+            share = 0.0  # the first step is at min_lr even without warmup
         elif position < self.warmup_steps:
             share = position / self.warmup_steps
         else:
@@ -232,7 +235,7 @@ class CosineAnnealingWarmupRestarts(LRScheduler):
 
 
 class TristageLR(LRScheduler):
-    """A linear rise, a plateau and an exponential fall, as shares of `max_steps`."""
+    """Linear warmup, constant lr and exponential decay, each for a fraction of `max_steps`."""
 
     def __init__(
         self,
@@ -256,7 +259,7 @@ class TristageLR(LRScheduler):
         self.max_steps = int(max_steps)
         self.warmup_steps = int(self.max_steps * warmup_ratio)
         self.hold_steps = int(self.max_steps * hold_ratio)
-        # What is left: three shares rounded down would end before max_steps.
+        # The remaining steps: three fractions rounded down would end before max_steps.
         self.decay_steps = self.max_steps - self.warmup_steps - self.hold_steps
         self.init_lr_scale = init_lr_scale
         self.final_lr_scale = final_lr_scale
@@ -275,7 +278,7 @@ class TristageLR(LRScheduler):
 
 
 class ExponentialDecayWarmup(LRScheduler):
-    """A linear rise (or a plateau) to `max_lr`, then an exponential fall that is at `min_lr` after `total_steps`."""
+    """Linear warmup to `max_lr` (or constant `max_lr`), then exponential decay to `min_lr` at `total_steps`."""
 
     def __init__(
         self,
@@ -318,7 +321,7 @@ _EPOCHWISE = (
 
 
 def moments(scheduler: Any) -> frozenset[Moment]:
-    """When this scheduler steps, as in ESPnet2; a user's own class says it in an attribute `step_on`."""
+    """Return when this scheduler steps, as in ESPnet2. A user-defined class sets it with an attribute `step_on`."""
     chosen = getattr(scheduler, "step_on", None)
     if chosen is not None:
         return frozenset([chosen] if isinstance(chosen, str) else chosen)

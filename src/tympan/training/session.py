@@ -1,4 +1,4 @@
-"""A training run from its configuration: start the processes, build, fit, close."""
+"""Run training from a configuration: start the processes, build, fit, close."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ from tympan.training.writer import SilentWriter, Writer
 
 
 def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | None = None) -> int:
-    """What every training command does after parsing; returns the exit code."""
+    """Run training after the options are parsed, for all training commands. Returns the exit code."""
     if config.output_dir is None:
-        raise UserError("--output_dir is needed: where the run writes its models, logs and checkpoints")
+        raise UserError("--output_dir is needed: the directory for models, logs and checkpoints of the run")
     if not _builds_model_only(config):
         check_data_names(task, config)
     directory = Path(config.output_dir)
     device_kind = choose_kind(ngpu=config.ngpu, device=config.device)
     arguments = list(sys.argv[1:] if argv is None else argv)
     if compiles_every_shape(device_kind) and not _was_given(config, "batch_type", arguments):
-        # Every new shape is compiled there: fixed shapes ran 17 times as fast in the Ascend port of the recipe
+        # Such a device compiles every new shape: fixed shapes ran 17 times as fast in the Ascend port of the recipe
         config = replace(config, batch_type="bucket")
     dist_options = _dist_options(config)
     ranks = worker_ranks(dist_options, os.environ)
@@ -89,7 +89,7 @@ def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | No
 
 
 def _locked_work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
-    """`_work`, with the directory to itself. The process that started this one may hold it already."""
+    """Call `_work` with the directory locked, unless the parent process holds the lock already."""
     is_first = ranks is None or (ranks.rank == 0 and not is_launched())
     if config.dry_run or not is_first:
         return _work(task, config, device_kind, ranks)
@@ -103,7 +103,7 @@ def _lock(directory: Path) -> AbstractContextManager[None]:
 
 
 def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
-    """One process's part of the run: build, fit, close."""
+    """Run training in this process: build, fit, close."""
     prepare_environment(device_kind, os.environ)
     keep_freed_memory()
     directory = Path(config.output_dir or ".")
@@ -129,7 +129,7 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
             trainer.fit()
     except Stopped:
         trainer.writer.close()
-        logging.warning("stopped with everything saved; go on with --resume true (exit code %d)", EXIT_REQUEUE)
+        logging.warning("stopped and saved the state; continue with --resume true (exit code %d)", EXIT_REQUEUE)
         return EXIT_REQUEUE
     trainer.writer.close()
     comm.close()
@@ -138,7 +138,7 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
 
 
 def _builds_model_only(config: TrainConfig) -> bool:
-    """A dry run without data, which checks a configuration as ESPnet2's does."""
+    """Return whether this is a dry run without data, which checks only the configuration, as in ESPnet2."""
     has_data = any(triples for _, triples in data_of(config))
     return config.dry_run and (config.iterator_type == "none" or not has_data)
 
@@ -157,7 +157,7 @@ def _build_model_only(task: AnyTask, config: TrainConfig, device: torch.device) 
 def build_trainer(
     task: AnyTask, config: TrainConfig, *, comm: Comm, device: torch.device, stop: StopSignal | None = None
 ) -> Trainer:
-    """Model, data, optimiser and writer of a run, at the place where its checkpoint left it."""
+    """Build model, data, optimizer and writer of a run, and restore its checkpoint if it resumes."""
     set_all_seeds(config.seed)
     set_determinism(
         deterministic=config.deterministic,
@@ -170,11 +170,14 @@ def build_trainer(
         config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
     )
     if config.fsdp and precision.updates != "plain":
-        raise UserError(f"--fsdp true and --train_dtype {config.train_dtype}: use float32 with --use_amp true instead")
+        raise UserError(
+            f"--fsdp true can't be used with --train_dtype {config.train_dtype}: use --train_dtype float32 with "
+            "--use_amp true instead"
+        )
     if config.compile and config.batch_type != "bucket":
         raise UserError(
-            f"--compile true compiles once for every shape, and --batch_type {config.batch_type} makes a new shape for "
-            "almost every batch. Use --batch_type bucket"
+            f"--compile true compiles the model for every new shape, and with --batch_type {config.batch_type} almost "
+            "every batch has a new shape. Use --batch_type bucket"
         )
     given = config
     config = task.complete(config)
@@ -225,11 +228,11 @@ def _open_experiment(
     is_resumed: bool,
     done: Done,
 ) -> Writer:
-    """Touch the experiment directory, now that no mistake was found."""
+    """Prepare the experiment directory. Called after all checks, so that a mistake does not change the directory."""
     directory = Path(config.output_dir or ".")
     removed = [*remove_leftovers(directory), *remove_links(directory)]
     if removed:
-        logging.info("removed what a killed run left half written: %s", ", ".join(removed))
+        logging.info("removed incomplete files of a killed run: %s", ", ".join(removed))
     if not is_resumed:
         set_aside(directory)
     config_text = dump_config(config)
@@ -254,10 +257,10 @@ def _open_experiment(
 def build_updater(
     config: TrainConfig, model: nn.Module, *, comm: Comm, device: torch.device, precision: Precision
 ) -> Updater:
-    """The model spread over the processes, with its optimiser and schedule."""
+    """Build the model distributed over the processes, with its optimizer and scheduler."""
     if config.grad_checkpointing:
         if not isinstance(model, Recomputes):
-            raise UserError("--grad_checkpointing true: this model has no blocks that could be recomputed")
+            raise UserError("--grad_checkpointing true: this model does not support gradient checkpointing")
         model.set_grad_checkpointing(True)
     parallel = Parallel(
         model,
@@ -303,14 +306,14 @@ def _model(task: AnyTask, config: TrainConfig) -> nn.Module:
     if config.use_adapter:
         adapter: Lora = ADAPTERS.build(config.adapter, config.adapter_conf)
         names = adapter.add_to(model, freezes=not config.freeze_param)
-        logging.info("%d layers got an adapter (%s): %s", len(names), config.adapter, ", ".join(names))
+        logging.info("%d layers have an adapter (%s): %s", len(names), config.adapter, ", ".join(names))
     return model
 
 
 def _report_size(model: nn.Module) -> None:
     number = sum(parameter.numel() for parameter in model.parameters())
     learning = sum(parameter.numel() for _, parameter in trainable(model))
-    logging.info("model: %s parameters, %s of them trained", f"{number:,}", f"{learning:,}")
+    logging.info("model: %s parameters, %s of them trainable", f"{number:,}", f"{learning:,}")
     logging.debug("%s", model)
 
 
@@ -321,12 +324,12 @@ def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, com
     size = data.train.mean_size()
     seconds = "" if size.seconds is None else f" and {size.seconds * config.accum_grad:.1f} s of audio"
     counting = (
-        f"batch_size counts for each of {comm.size} processes (ESPnet1)"
+        f"batch_size is per process, with {comm.size} processes (ESPnet1)"
         if config.batch_size_per_device
-        else f"split over {comm.size} processes, not multiplied (ESPnet2)"
+        else f"batch_size is the total over {comm.size} processes (ESPnet2)"
     )
     utterances = size.utterances * config.accum_grad
-    logging.info("effective batch of an update: %.1f utterances%s on average; %s", utterances, seconds, counting)
+    logging.info("average batch per update: %.1f utterances%s; %s", utterances, seconds, counting)
 
 
 def _report_findings(
@@ -340,7 +343,7 @@ def _report_findings(
 
 
 def _resume(config: TrainConfig, identity: Identity, trainer: Trainer) -> bool:
-    """Continue from the checkpoint, if there is one. A restart by the agent does so whatever --resume said at first."""
+    """Continue from the checkpoint, if there is one. After a restart by the launcher, --resume is ignored."""
     is_restart = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if config.dry_run or not (config.resume or is_restart):
         return False
@@ -373,7 +376,7 @@ def _collect(task: AnyTask, config: TrainConfig, directory: Path) -> int:
 
 
 def _was_given(config: TrainConfig, name: str, arguments: Sequence[str]) -> bool:
-    """Whether the user has chosen this option, on the command line or in a file."""
+    """Return whether the user has set this option, on the command line or in a file."""
     line = read_command_line(arguments, options_of(type(config)), Mistakes())
     return name in line.values or any(name in read_layer(Path(path), RULES).values for path in line.configs)
 
@@ -392,7 +395,7 @@ def _dist_options(config: TrainConfig) -> DistOptions:
 
 
 def _launch_plan(config: TrainConfig, dist_options: DistOptions) -> LaunchPlan | None:
-    """None where one process is all there is to start."""
+    """Return None if there is only one process to start."""
     place = hosts(dist_options, os.environ)
     processes = config.ngpu if config.ngpu > 0 else config.nproc
     elastic = None

@@ -1,6 +1,6 @@
-"""What is particular about one kind of training. The loop, the launcher, resuming and the commands are common.
+"""The interface of a task: what differs between tasks. They share the training loop, the launcher and the commands.
 
-Importing this module does not import torch, so that `--help` answers quickly.
+Importing this module does not import torch, so that `--help` is fast.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Config = TypeVar("Config", bound=TrainConfig)
 
 @dataclass(frozen=True)
 class Tokens:
-    """The tokens of one kind of text."""
+    """The token type and the tokens of one text."""
 
     token_type: str
     tokens: tuple[str, ...]
@@ -34,38 +34,38 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something about the data that is worth a warning before training."""
+    """A problem in the data that is reported as a warning before training."""
 
     message: str
-    """Begins after the number of utterances: `utterances have an empty transcript`."""
+    """Text after the number of utterances, such as `utterances have an empty transcript`."""
     utterances: Sequence[str]
 
 
 class Task(Protocol[Config]):
-    """A kind of training. A subclass names its configuration and data and builds its model; the rest has defaults.
+    """A training task. A subclass defines its configuration, data names and model; everything else has a default.
 
     `tympan train package.module:MyTask` and `MyTask.main()` train it with every option of `TrainConfig`: resuming,
     distributed training, mixed precision, `--help`, `--print_config`. docs/tasks.md has a complete example.
     """
 
     name: ClassVar[str]
-    """Written to checkpoints and manifests: a run of another task can't be resumed by mistake."""
+    """Name of the task. It is saved in checkpoints, so that the run of another task can't be resumed by mistake."""
     config_class: type[Config]
     """A frozen dataclass that inherits from `TrainConfig`: its fields are the options of the command."""
     required_data: ClassVar[tuple[str, ...]]
-    """Data names that must be given, such as `speech` and `text`: also the arguments of the model's `forward`."""
+    """Data names that must be given, such as `speech` and `text`. They are also arguments of the model's `forward`."""
     optional_data: ClassVar[tuple[str, ...]] = ()
 
     def build_model(self, config: Config) -> nn.Module:
-        """The model of a completed configuration. Its `forward` takes tensors by name and returns a `Loss`."""
+        """Build the model from a completed configuration. Its `forward` takes tensors by name and returns a `Loss`."""
         ...
 
     def complete(self, config: Config) -> Config:
-        """The configuration as it is saved: what it names by file and decoding needs is read into it."""
+        """Return the configuration as it is saved, which includes the content of files that decoding needs."""
         return config
 
     def preprocess(self, config: Config, *, sample_rate: int | None, is_augmented: bool) -> Preprocess | None:
-        """From the values of an utterance's files to arrays; None takes them as they are.
+        """Return a function that converts the values read for an utterance to arrays, or None to use them as they are.
 
         `is_augmented` is true for training data. Random choices may depend only on the seed, the utterance and the
         epoch.
@@ -73,30 +73,31 @@ class Task(Protocol[Config]):
         return None
 
     def sample_rate(self, config: Config) -> int | None:
-        """The rate that all recordings must have; None takes that of the first."""
+        """Return the sample rate that all recordings must have, or None to use that of the first recording."""
         return None
 
     def tokens(self, config: Config) -> dict[str, Tokens]:
-        """By data name, the tokens of each text of a completed configuration. A checkpoint is only resumed with the
-        same tokens.
+        """Return data name -> tokens of this text, from a completed configuration.
+
+        A checkpoint can be resumed only with the same tokens.
         """
         return {}
 
     def for_statistics(self, config: Config) -> Config:
-        """The configuration for `--collect_stats`: without what is made from the statistics."""
+        """Return the configuration for `--collect_stats`, without parts that need the statistics."""
         return config
 
     def files(self, config: Config) -> list[str | None]:
-        """Files that the task's options name and that decide the result; their digests go into the manifest."""
+        """Return files named by the options of the task that affect the result. The manifest lists their digests."""
         return []
 
     def findings(self, config: Config, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
-        """What to warn of before training starts. A UserError stops the run."""
+        """Return problems to warn about before training starts. Raise UserError to stop the run."""
         return ()
 
     @classmethod
     def main(cls, argv: Sequence[str] | None = None) -> int:
-        """Train: the command of this task. Mistakes are printed as one message, with exit code 2."""
+        """Run the training command of this task. A UserError is printed as one message, with exit code 2."""
         from tympan.runtime.entry import run
 
         return run(lambda arguments: train_command(cls(), arguments), argv)
@@ -106,7 +107,7 @@ AnyTask = Task[Any]
 
 
 def train_command(task: AnyTask, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
-    """Parse the options of a task and train."""
+    """Parse the options of a task and run training."""
     check_task(type(task))
     description = (type(task).__doc__ or "").partition("\n")[0]
     config = parse_training(task.config_class, argv, prog=prog or f"tympan train {task.name}", description=description)
@@ -116,18 +117,18 @@ def train_command(task: AnyTask, argv: Sequence[str] | None = None, *, prog: str
 
 
 def check_task(task_class: type[Any]) -> None:
-    """UserError for a class that is no task, or lacks what every task must state."""
+    """Raise UserError if the class is not a task or if a required attribute is missing."""
     where = f"{task_class.__module__}:{task_class.__qualname__}"
     if Task not in task_class.__mro__:
         raise UserError(f"{where} is not a task: a task inherits from tympan.tasks.Task (docs/tasks.md)")
     missing = [name for name in ("name", "config_class", "required_data") if not hasattr(task_class, name)]
     missing += ["build_model"] if task_class.build_model is Task.build_model else []
     if missing:
-        raise UserError(f"the task {where} lacks {', '.join(missing)} (docs/tasks.md shows a complete one)")
+        raise UserError(f"the task {where} does not define {', '.join(missing)} (docs/tasks.md has a complete example)")
 
 
 def check_data_names(task: AnyTask, config: TrainConfig) -> None:
-    """UserError for data that the task needs and does not get, or gets and does not know."""
+    """Raise UserError if data that the task needs is missing, or if a data name is unknown."""
     known = (*task.required_data, *task.optional_data)
     for side in ("train", "valid"):
         triples = dict(data_of(config))[side]
@@ -148,16 +149,16 @@ def check_data_names(task: AnyTask, config: TrainConfig) -> None:
 
 
 def data_of(config: TrainConfig) -> Iterator[tuple[str, list[tuple[str, str, str]]]]:
-    """(side, its data files)."""
+    """Yield ("train" or "valid", its data files)."""
     yield "train", config.train_data_path_and_name_and_type
     yield "valid", config.valid_data_path_and_name_and_type
 
 
 def start_command(task: AnyTask) -> list[str]:
-    """Arguments of Python that run this task's command again, in a worker process."""
+    """Return the Python arguments that run the command of this task in a worker process."""
     module, name = type(task).__module__, type(task).__qualname__
     if module == "__main__":
-        # A script that calls MyTask.main(): it is run again as it was, by file or with -m
+        # A script that calls MyTask.main(): run it again in the same way, by file or with -m
         spec = getattr(sys.modules["__main__"], "__spec__", None)
         return script_arguments(sys.argv[0]) if spec is None else own_module_arguments(spec.name)
     return module_arguments("tympan.bin.train", [f"{module}:{name}"])

@@ -1,4 +1,4 @@
-"""The one training loop: for every task, one process and many, first start and resumption."""
+"""The training loop, shared by all tasks, by one process or many, and by new and resumed runs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tympan.training.writer import Writer
 
 
 class Stopped(Exception):
-    """The run was asked to stop by a signal and has saved its position."""
+    """The run was stopped by a signal and has saved a checkpoint."""
 
 
 class Trainer:
-    """Trains, validates, saves. Every rank runs the same lines; only the writer differs."""
+    """Trains, validates and saves. Every rank runs the same code; only the writer differs."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Trainer:
         self._saved_at = time.monotonic()
 
     def fit(self) -> None:
-        """From where it stands to the last epoch, the averaged models included."""
+        """Train from the current position to the last epoch, then write the averaged models."""
         start = time.perf_counter()
         first = self.position.epoch
         while self.position.epoch <= self.options.max_epoch and not self._is_early():
@@ -70,21 +70,21 @@ class Trainer:
         self.writer.finish(self.reporter)
 
     def check_result(self) -> None:
-        """UserError if the last epoch could not be validated: a run that diverged has not succeeded."""
+        """Raise UserError if the last validation loss is not finite, so that a run that diverged does not succeed."""
         last = self.position.epoch - 1
         if self.options.no_forward_run or not self.reporter.has("valid", "loss", last):
             return
         value = self.reporter.get("valid", "loss", last)
         if not math.isfinite(value):
             finite = [epoch for epoch, loss in self.reporter.ranking("valid", "loss", "min") if math.isfinite(loss)]
-            kept = f"the best epoch before is {finite[0]}" if finite else "no epoch has a usable model"
+            kept = f"the best earlier epoch is {finite[0]}" if finite else "no epoch has a usable model"
             raise UserError(
                 f"the validation loss of epoch {last}, the last one, is {value}; {kept}. "
-                "Try a lower lr or a longer warmup, and look at the validation data (empty, silent or very long audio)"
+                "Try a lower lr or a longer warmup, and check the validation data (empty, silent or very long audio)"
             )
 
     def train_epoch(self) -> None:
-        """The rest of the current epoch, from the current step."""
+        """Train the rest of the current epoch, from the current step."""
         epoch, start = self.position.epoch, self.position.step
         steps = self.train_data.num_steps(epoch)
         set_all_seeds(self.seed + epoch)
@@ -106,7 +106,7 @@ class Trainer:
         self.reporter.finish(part)
 
     def validate(self) -> None:
-        """The statistics of the validation data, with the weights as they are."""
+        """Compute the statistics of the validation data with the current weights."""
         epoch = self.position.epoch
         part = self._part("valid")
         module = self.updater.parallel.module
@@ -121,7 +121,10 @@ class Trainer:
         self.reporter.finish(part)
 
     def finish_epoch(self) -> None:
-        """Schedules, then the files of this epoch; the checkpoint last, so that a cut before it repeats all this."""
+        """Step the scheduler and write the files of this epoch.
+
+        The checkpoint is written last, so that a run killed before it does all of this again.
+        """
         epoch = self.position.epoch
         self._step_schedule(epoch)
         model_state = self.updater.parallel.full_model_state()
@@ -132,17 +135,17 @@ class Trainer:
         self.writer.tidy(epoch, self.reporter)
 
     def done(self) -> Done:
-        """What is trained already."""
+        """Return the progress so far."""
         epochs = self.position.epoch - 1
         return Done(epochs, self.reporter.batches_until("train", epochs) + self.position.step)
 
     def save(self, part: EpochReporter) -> None:
-        """A checkpoint inside the epoch."""
+        """Save a checkpoint within the epoch."""
         self.writer.checkpoint(self._state(self.updater.parallel.full_model_state(), part=part.state_dict()))
         self._saved_at = time.monotonic()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up a checkpoint's state and place."""
+        """Restore state and position from a checkpoint."""
         self.updater.parallel.load_model_state(state["model"])
         self.updater.load_state_dict(state)
         self.reporter.load_state_dict(state["reporter"])
@@ -160,7 +163,7 @@ class Trainer:
             raise Stopped
 
     def _seeded(self, epoch: int, start: int) -> Iterator[Batch]:
-        """The batches; the generators are seeded after each is fetched, since a loader draws from them too."""
+        """Yield batches. The random generators are seeded after each fetch, since a data loader uses them too."""
         for step, batch in enumerate(self.train_data.build_iter(epoch, start), start):
             seed_step(self.seed + epoch, step=step, rank=self.comm.rank)
             yield batch
@@ -189,7 +192,7 @@ class Trainer:
             scheduler.step()
 
     def _is_early(self) -> bool:
-        """Whether the criterion has not improved for more than `patience` epochs."""
+        """Return whether the criterion has not improved for more than `patience` epochs."""
         last = self.position.epoch - 1
         phase, name, mode = self.options.early_stopping_criterion
         if self.options.patience is None or not self.reporter.has(phase, name, last):
@@ -214,13 +217,16 @@ class Trainer:
 
 
 def _groups(start: int, steps: int, size: int) -> Iterator[range]:
-    """The batches of each update: `size` of them, fewer at the end of the epoch."""
+    """Yield the indices of the batches of each update: `size` batches, or fewer at the end of the epoch."""
     for first in range(start, steps, size):
         yield range(first, min(first + size, steps))
 
 
 def _crosses(group: range, interval: int | None) -> bool:
-    """Whether a multiple of `interval` lies in this group of batches. A function of the place, not of a counter."""
+    """Return whether a multiple of `interval` is reached in this group of batches.
+
+    This depends only on the position, not on a counter, so a resumed run gives the same result.
+    """
     return interval is not None and group.stop // interval > group.start // interval
 
 

@@ -1,4 +1,4 @@
-"""One update of the weights: gradients of one or more batches, clipped, checked, applied."""
+"""One update of the weights: accumulate the gradients of one or more batches, clip, check and apply them."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from tympan.training.reporter import EpochReporter
 from tympan.training.schedulers import moments
 
 READ_EVERY = 16
-"""Updates between looks at whether they were finite, where looking would make the host wait for the device."""
+"""Number of updates between two checks for finite gradients, on devices where a check makes the host wait."""
 
 
 @dataclass
 class _Group:
-    """The batches of one update."""
+    """Batches and results of one update."""
 
     seen: list[tuple[str, ...]] = field(default_factory=list)
     values: list[Tensor] = field(default_factory=list)
     batches: list[Batch] = field(default_factory=list)
-    """Kept only for an optimiser that asks for them again."""
+    """Kept only for an optimizer that evaluates them again (L-BFGS)."""
     scale: Tensor | None = None
-    """What turns the sum of weighted gradients into their mean."""
+    """Factor that turns the sum of weighted gradients into their mean."""
 
 
 class Updater:
-    """Model, optimiser, schedule and precision as one thing that learns from a group of batches."""
+    """Updates the weights from a group of batches, with model, optimizer, scheduler and precision."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class Updater:
         seed: int = 0,
         defers: bool | None = None,
     ) -> None:
-        """`defers` reads only now and then whether updates were finite; None does so on accelerators.
+        """If `defers` is true, whether updates were finite is checked only every few updates.
 
-        `seed` is for the noise on gradients.
+        None means true on accelerators and false on the CPU. `seed` is for the gradient noise.
         """
         self.parallel = parallel
         self.optimizer = optimizer
@@ -75,23 +75,23 @@ class Updater:
         self._unread: list[tuple[_Group, Tensor]] = []
         self._repeats = isinstance(optimizer, torch.optim.LBFGS)
         if self._repeats and self.scaler.is_enabled:
-            raise UserError("--optim lbfgs has no loss scaling: use --train_dtype float32 or bfloat16")
+            raise UserError("--optim lbfgs can't be used with loss scaling: use --train_dtype float32 or bfloat16")
         is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not self.scaler.is_enabled
         self._defers = is_fused and (device.type != "cpu" if defers is None else defers)
 
     def learn(self, batches: Iterable[Batch], *, number: int, reporter: EpochReporter) -> None:
-        """One update from the next `number` batches, as if they were one large batch.
+        """Do one update from the next `number` batches, as if they were one large batch.
 
-        A batch weighs as much as it holds, so a last group of fewer or smaller batches is right too. The weights are
-        exact for a loss of one term and for terms that are counted in utterances; where one term is counted in tokens
-        and another in utterances, batches weigh by utterances.
+        Batches are weighted by their size, so a last group of fewer or smaller batches is correct too. The result is
+        exact if the loss has one term or if all terms are averaged over utterances. If one term is averaged over
+        tokens and another over utterances, batches are weighted by their number of utterances.
         """
         group = self._accumulate(iter(batches), number=number, reporter=reporter)
         with reporter.measure("optim_step_time"):
             self._apply(group, reporter)
 
     def _accumulate(self, iterator: Iterator[Batch], *, number: int, reporter: EpochReporter) -> _Group:
-        """Gradients of the next `number` batches, added up."""
+        """Add up the gradients of the next `number` batches."""
         group = _Group()
         first_weight: Tensor | None = None
         group_weight: Tensor | None = None
@@ -109,7 +109,7 @@ class Updater:
                     group_weight = weight if group_weight is None else group_weight + weight
                 reporter.register(stats_of(loss, value, counts, share=share))
                 with reporter.measure("backward_time"):
-                    # torch averages gradients over ranks; each rank holds its share of one sum
+                    # torch averages gradients over the ranks, but the loss is a sum over them
                     self.scaler.scale(value * (weight / first_weight) * self.comm.size).backward()  # type: ignore[no-untyped-call]
             group.seen.append(batch.ids)
             group.values.append(value.detach())
@@ -126,7 +126,10 @@ class Updater:
         return [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def forward(self, batch: Batch) -> tuple[Loss, float]:
-        """The loss of this rank's share. A rank that holds nothing runs a stand-in that weighs nothing."""
+        """Return the loss of this rank's part of the batch and its weight.
+
+        A rank without utterances runs the model on a dummy utterance with weight 0.
+        """
         share = 1.0 if len(batch) else 0.0
         tensors = self.precision.inputs(batch.or_stand_in().to(self.device, non_blocking=True).tensors)
         model = self.parallel.model if torch.is_grad_enabled() else self.parallel.module
@@ -140,7 +143,7 @@ class Updater:
         return loss, share
 
     def check(self) -> None:
-        """Look at the updates whose finiteness has not been read yet; the same ones on every rank."""
+        """Check the updates that have not been checked for finite gradients. They are the same on every rank."""
         unread, self._unread = self._unread, []
         for group, norm in unread:
             if torch.isfinite(norm).item():
@@ -155,7 +158,7 @@ class Updater:
         self._unread.append((group, norm))
         is_done = self._defers
         if self._defers:
-            # The fused kernel itself leaves the weights alone where this is 1, so the host need not know yet
+            # The fused kernel does not change the weights if this is 1, so the host does not have to wait for it
             self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
             self.optimizer.step()
         elif torch.isfinite(norm).item():
@@ -176,7 +179,7 @@ class Updater:
         self._forget_gradients()
 
     def _gradient_norm(self, group: _Group) -> Tensor:
-        """Unscale, weigh, disturb and clip the gradients, in place; the norm before clipping."""
+        """Unscale, weight and clip the gradients in place, and add noise. Returns the norm before clipping."""
         self.masters.take_gradients()
         parameters = [parameter for parameter in self.masters.masters if parameter.grad is not None]
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
@@ -185,7 +188,7 @@ class Updater:
         if group.scale is not None:
             torch._foreach_mul_(gradients, group.scale.to(gradients[0].dtype))
         if self.options.grad_noise:
-            # The same on every rank, or their weights would part: the generators of a step differ by rank
+            # The noise must be the same on every rank, or their weights would differ. Other seeds depend on the rank.
             seed_step(self.seed, step=self.updates, rank=0)
             add_gradient_noise(gradients, self.updates)
         return self.parallel.clip_gradients(
@@ -200,7 +203,7 @@ class Updater:
         generator = torch.get_rng_state()
 
         def again() -> Tensor:
-            """L-BFGS looks at the same batches several times: with the same dropout."""
+            """L-BFGS evaluates the same batches several times, each time with the same dropout."""
             torch.set_rng_state(generator)
             self._forget_gradients()
             unseen = EpochReporter("again", 0, comm=self.comm)
@@ -221,17 +224,19 @@ class Updater:
         bad = [ids for ids, value in pairs if not torch.isfinite(value).item()]
         what = "loss" if self.comm.any(bool(bad)) else "gradient"
         names = self.comm.gather([name for ids in (bad if what == "loss" else group.seen) for name in ids])
-        # A dynamic loss scale finds its range by overflowing: that is its work, not the data's fault
+        # A dynamic loss scale overflows in normal operation, so this is not a problem of the data
         if self.scaler.is_dynamic and what == "gradient" and self.scaler.value > 1.0:
             logging.info(
-                "update %d skipped: the loss scale %g overflowed and is lowered", self.updates, self.scaler.value
+                "update %d skipped: the loss scale %g caused an overflow and is lowered",
+                self.updates,
+                self.scaler.value,
             )
             return
         self.skipped_in_a_row += 1
         self.skipped_total += 1
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         logging.warning(
-            "update %d skipped (%d in all): the %s is not finite (gradient norm %s); utterances: %s",
+            "update %d skipped (%d in total): the %s is not finite (gradient norm %s); utterances: %s",
             self.updates, self.skipped_total, what, norm.item(), shown,
         )  # fmt: skip
         if self.skipped_in_a_row >= self.options.max_skipped_steps:
@@ -241,23 +246,23 @@ class Updater:
         model = self.parallel.module
         broken = [name for name, weight in model.named_parameters() if not torch.isfinite(weight).all().item()]
         if broken:
-            cause = f"weights are not finite themselves ({', '.join(broken[:3])}): start from an earlier epoch's model"
+            cause = f"some weights are not finite ({', '.join(broken[:3])}): start from the model of an earlier epoch"
         elif self.scaler.is_dynamic:
-            cause = "float16 is out of its range: try --train_dtype bfloat16 or float32"
+            cause = "values exceed the range of float16: try --train_dtype bfloat16 or float32"
         else:
             cause = (
-                "try a lower lr or a longer warmup_steps, look at these utterances (empty, silent or very long audio), "
-                "and run with --detect_anomaly true to see where it begins"
+                "training diverged or the data is unusual: try a lower lr or a larger warmup_steps, check these "
+                "utterances (empty, silent or very long audio), and use --detect_anomaly true to find the operation"
             )
         rates = ", ".join(f"{lr:g}" for lr in self.learning_rates())
         return (
             f"the {what} was not finite in {self.skipped_in_a_row} updates in a row (--max_skipped_steps "
             f"{self.options.max_skipped_steps}); learning rate {rates}, loss scale {self.scaler.value:g}; "
-            f"the last utterances were {names}. Likely: {cause}"
+            f"the last utterances were {names}. Likely cause: {cause}"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimiser, schedule, loss scale, master weights and counters, in full on every rank."""
+        """Return optimizer, scheduler, loss scale, master weights and counters, complete on every rank."""
         self.check()
         return {
             "optimizers": [self.parallel.full_optimizer_state(self.optimizer)],
@@ -285,22 +290,25 @@ class Updater:
 
 @contextmanager
 def _naming(batch: Batch) -> Iterator[None]:
-    """Say which utterances were at work when torch fails: memory, an anomaly, a shape."""
+    """Log the utterances of the batch if torch raises an error, such as out of memory or a wrong shape."""
     try:
         yield
     except RuntimeError:
-        logging.error("the batch that failed holds %s", ", ".join(batch.ids))
+        logging.error("the batch that failed has the utterances %s", ", ".join(batch.ids))
         raise
 
 
 def counts_of(loss: Loss) -> Tensor:
-    """The counts of the terms, fine enough to divide by."""
+    """Return the counts of the terms, in at least float32 so that they can be divisors."""
     kind = torch.promote_types(loss.terms[0].total.dtype, torch.float32)
     return torch.stack([term.count for term in loss.terms]).to(kind)
 
 
 def stats_of(loss: Loss, value: Tensor, counts: Tensor, *, share: float) -> dict[str, Stat]:
-    """A batch's statistics, of nothing where this rank held nothing; `loss` is the model's own or the value."""
+    """Return the statistics of a batch, with weight 0 if this rank had no utterances.
+
+    `loss` is `value` if the model does not report it.
+    """
     stats = {name: Stat(stat.total * share, stat.count * share) for name, stat in loss.stats.items()}
     if "loss" not in stats:
         stats["loss"] = Stat(value.detach() * counts[0], loss.terms[0].count * share)
@@ -308,23 +316,23 @@ def stats_of(loss: Loss, value: Tensor, counts: Tensor, *, share: float) -> dict
 
 
 def add_gradient_noise(gradients: Sequence[Tensor], update: int) -> None:
-    """Gaussian noise that fades: sigma = 1 / (1 + update // 100) ** 0.55 (Neelakantan et al., ESPnet2's constants)."""
+    """Add decaying Gaussian noise (Neelakantan et al.) with ESPnet2's sigma = 1 / (1 + update // 100) ** 0.55."""
     sigma = 1.0 / (update // 100 + 1) ** 0.55
     for gradient in gradients:
         gradient.add_(torch.randn_like(gradient), alpha=sigma)
 
 
 def _frames(batch: Batch) -> int:
-    """Samples or frames of speech, or tokens where there is none; read before the batch goes to the device."""
+    """Count samples or frames of speech, or tokens if there is no speech. The batch must still be on the CPU."""
     lengths = batch.tensors.get("speech_lengths", batch.tensors.get("text_lengths"))
     return 0 if lengths is None else int(lengths.sum())
 
 
 def _scheduler_state(scheduler: Any) -> dict[str, Any]:
-    """What a schedule keeps, without what only repeats the optimiser or is code."""
+    """Return the state of a scheduler, without functions."""
     return {name: value for name, value in scheduler.state_dict().items() if not callable(value)}
 
 
 def trainable(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """The weights that are not frozen, by name."""
+    """Return (name, parameter) of the weights that are not frozen."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]

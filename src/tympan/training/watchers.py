@@ -1,4 +1,4 @@
-"""Who watches a run: the progress bar, Weights & Biases, and the choice of watchers by a configuration."""
+"""Watchers of a run: the progress bar, Weights & Biases, and a function that builds the configured watchers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tympan.training.reporter import Done, EpochReporter, Reporter
 from tympan.training.writer import Watcher
 
 FRAMES_PER_SECOND = 100.0
-"""Of stored features: the frame shift of Kaldi and of every recipe here is 10 ms."""
+"""Frame rate of stored features. The frame shift is 10 ms in Kaldi and in every recipe here."""
 REFRESH_S = 2.0
-"""Values are read from the device at most this often."""
+"""Minimum time between two updates of the values in the progress bar, since reading them from a device is slow."""
 RUN_ID = Path("wandb", "run_id")
-"""Where the experiment directory notes the id, so that a resumed training goes on in the same run there."""
+"""File in the experiment directory with the id of the wandb run, so that a resumed run continues it."""
 
 
 def build_watchers(
@@ -42,7 +42,7 @@ def build_watchers(
     is_resumed: bool,
     done: Done,
 ) -> list[Watcher]:
-    """The progress bar on a terminal, and what the options ask for."""
+    """Build the progress bar if there is a terminal, and the watchers that the options enable."""
     watchers: list[Watcher] = []
     has_speech = "speech" in valid.names
     if ProgressBar.is_wanted():
@@ -53,7 +53,7 @@ def build_watchers(
     if config.use_tensorboard:
         watchers.append(TensorBoard(directory / "tensorboard", done=done if is_resumed else None))
     if config.num_att_plot > 0 and config.fsdp and processes > 1:
-        logging.warning("--fsdp true: attention is not plotted, since no process holds the whole model")
+        logging.warning("--fsdp true: attention is not plotted, because no process has the whole model")
     elif config.num_att_plot > 0 and has_speech:
         watchers.append(AttentionPlots(directory / "att_ws", valid.examples(config.num_att_plot), device=device))
     if config.use_wandb:
@@ -73,7 +73,7 @@ def build_watchers(
 
 
 class ProgressBar:
-    """One bar an epoch on the terminal. `frames_per_second` turns what the loop counts into seconds of audio."""
+    """One progress bar per epoch. `frames_per_second` converts the number of frames to seconds of audio."""
 
     def __init__(self, *, frames_per_second: float | None, processes: int = 1) -> None:
         self.frames_per_second = frames_per_second
@@ -122,12 +122,12 @@ class ProgressBar:
 
 
 class WeightsAndBiases(Quiet):
-    """`train/*` and `valid/*` by epochs, `by_batch/*` by batches."""
+    """Logs `train/*` and `valid/*` per epoch, and `by_batch/*` per batch."""
 
     def __init__(
         self, *, directory: Path, config: Mapping[str, Any], id: str | None, is_resumed: bool, **options: Any
     ) -> None:
-        """`options` are those of `wandb.init`. Without an `id`, a resumed training takes the one it had."""
+        """`options` are passed to `wandb.init`. If `id` is None, a resumed run uses the id it had before."""
         try:
             import wandb
         except ImportError:
@@ -139,12 +139,12 @@ class WeightsAndBiases(Quiet):
             self.run = wandb.init(dir=str(directory), config=dict(config), id=id, resume="allow", **options)
         except wandb.errors.Error as error:
             raise UserError(
-                f"--use_wandb true: wandb refuses: {error}. `wandb login` stores a key; "
-                "WANDB_MODE=offline in the environment writes files for a later `wandb sync`"
+                f"--use_wandb true: wandb.init failed: {error}. To store an API key, run `wandb login`. To write local "
+                "files and upload them later with `wandb sync`, set the environment variable WANDB_MODE=offline"
             ) from error
         with atomic_write(note) as stream:
             stream.write(f"{id}\n")
-        # Its own step counter also counts what a resumed run repeats
+        # wandb's own step counter would count the batches that a resumed run repeats
         for names, axis in (("by_batch/*", "batch"), ("train/*", "epoch"), ("valid/*", "epoch")):
             self.run.define_metric(names, step_metric=axis)
 

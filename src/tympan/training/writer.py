@@ -1,4 +1,4 @@
-"""What a run leaves behind: the experiment directory, log lines, curves. Only the first rank writes."""
+"""Write the output of a run: experiment directory, log, curves. Only rank 0 writes files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Watcher(Protocol):
 
 
 class Writer(Protocol):
-    """What the loop tells the outside."""
+    """Receives the events of the training loop."""
 
     def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None: ...
 
@@ -48,7 +48,7 @@ class Writer(Protocol):
 
 
 class ExperimentWriter:
-    """Writes the experiment directory as ESPnet2 lays it out."""
+    """Writes the experiment directory with the layout of ESPnet2."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ExperimentWriter:
         self.save_strategy: SaveStrategy = save_strategy
         self.watchers = watchers
         self.averaged: list[Path] = []
-        """Averaged models of the finished run."""
+        """Paths of the averaged models of the finished run."""
 
     def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None:
         left = "" if seconds_left is None else f". Estimated time to finish: {_clock(seconds_left)}"
@@ -94,7 +94,7 @@ class ExperimentWriter:
         for watcher in self.watchers:
             watcher.epoch_done(epoch, reporter, model)
         if not is_finite(state):
-            logging.error("epoch %d: the model has weights that are not finite, so it is not saved", epoch)
+            logging.error("epoch %d: the model is not saved, because some of its weights are not finite", epoch)
             return
         save_weights(self.directory / f"{epoch}epoch.pth", saved_weights(state, model, self.save_strategy))
         improved = link_best(self.directory, reporter, epoch, self.criteria)
@@ -122,7 +122,7 @@ class ExperimentWriter:
 
 
 class SilentWriter:
-    """The writer of the other ranks."""
+    """The writer of all other ranks: it only logs."""
 
     def epoch_started(self, epoch: int, max_epoch: int, seconds_left: float | None) -> None:
         return None
