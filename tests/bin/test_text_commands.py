@@ -37,7 +37,7 @@ def test_token_list_as_espnet2s_recipe_makes_it(text: Path, capsys: pytest.Captu
     assert run(tokenize_text.main, [*options, "--cleaner=remove_spaces", "--cutoff=1"]) == 0
     # < > and the letters of "noise" are single characters here, each of them once, except for the spaces of the list.
     assert output.read_text().split() == ["<blank>", "<unk>", "天", "气", "<sos/eos>"]
-    assert "OOV rate 64.29%: 9 of 14 tokens, 9 different ones" in capsys.readouterr().err
+    assert "OOV rate 64.29%: 9 of 14 tokens, 9 distinct" in capsys.readouterr().err
 
 
 def test_the_lines_of_espnet2s_recipe(text: Path) -> None:
@@ -55,14 +55,14 @@ def test_oov_against_a_list(text: Path, capsys: pytest.CaptureFixture[str]) -> N
     (text.parent / "tokens").write_text("<blank>\n<unk>\n今天\n天气\n<noise>\n<sos/eos>\n")
     options = ["--input", str(text), "--field=2-", "--token_type=word", f"--token_list={text.parent}/tokens"]
     assert run(tokenize_text.main, options) == 0
-    assert capsys.readouterr().err == "OOV rate 20.00%: 1 of 5 tokens, 1 different ones: 好 (1)\n"
+    assert capsys.readouterr().err == "OOV rate 20.00%: 1 of 5 tokens, 1 distinct: 好 (1)\n"
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--input", "none"], "none: no such text file"),
-        (["--input", "{text}", "--field", "0-"], "--field: columns counted from 1"),
+        (["--input", "{text}", "--field", "0-"], "--field: expected columns counted from 1"),
         (["--input", "{text}", "--token_type", "bpe"], "needs --bpemodel"),
         (["--input", "{text}", "--cleaner", "lowercaes"], "Did you mean 'lowercase'?"),
     ],

@@ -1,4 +1,4 @@
-"""The task that docs/tasks.md writes, taken from the page and trained as a user would."""
+"""The task in docs/tasks.md: its code is taken from the page and trained as a user would do it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TONES = {"yes": 400.0, "no": 1300.0}
 
 def block(language: str) -> str:
     found = re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(found) == 1, f"one {language} block is expected"
+    assert len(found) == 1, f"expected one {language} block"
     return str(found[0])
 
 
@@ -127,7 +127,7 @@ def test_a_task_that_does_not_exist(tmp_path: Path) -> None:
         ("class Odd:\n    pass\n", "broken:Odd is not a task: a task inherits from tympan.tasks.Task"),
         (
             "from tympan.tasks import Task\nclass Odd(Task):\n    name = 'odd'\n",
-            "lacks config_class, required_data, build_model",
+            "does not define config_class, required_data, build_model",
         ),
     ],
 )

@@ -30,7 +30,7 @@ def run(command: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Beeps whose translation is what they spell, in capital letters."""
+    """Beeps whose translation is their transcript in capital letters."""
     directory = tmp_path_factory.mktemp("translated")
     path = make_corpus(directory, utterances=80)
     config = yaml.safe_load(path.read_text(encoding="utf-8"))

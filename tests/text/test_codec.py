@@ -1,4 +1,4 @@
-"""Text to ids and back, as a configuration says."""
+"""Conversion of text to ids and back, as configured."""
 
 from __future__ import annotations
 

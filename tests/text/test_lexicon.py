@@ -1,4 +1,4 @@
-"""Words and how they are said."""
+"""The pronunciation lexicon, and words of text without spaces."""
 
 import pickle
 from pathlib import Path
@@ -66,7 +66,7 @@ def test_a_bad_lexicon_is_named(tmp_path: Path, text: str | None, message: str) 
 
 
 def test_an_unknown_g2p_says_what_there_is() -> None:
-    with pytest.raises(UserError, match=r"g2p 'nothing' is unknown.*file of a lexicon"):
+    with pytest.raises(UserError, match=r"g2p 'nothing': must be one of.*lexicon file"):
         build_tokenizer("phn", g2p_type="nothing")
 
 
@@ -85,7 +85,7 @@ def test_marks_of_other_formats(tmp_path: Path) -> None:
     path.write_text("TEN 0.5 T EH N\n", encoding="utf-8")
     with pytest.raises(UserError, match="is a probability"):
         read_lexicon(path)
-    with pytest.raises(UserError, match="not readable as a lexicon"):
+    with pytest.raises(UserError, match="the lexicon can't be read"):
         read_lexicon(tmp_path)
 
 

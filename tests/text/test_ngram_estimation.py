@@ -1,4 +1,4 @@
-"""Kneser-Ney estimation against lmplz, in memory and through files; texts that are not as they should be."""
+"""Kneser-Ney estimation compared with lmplz, in memory and with temporary files; mistakes in the text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tympan.text.ngram.scratch import Scratch
 
 IN_MEMORY = Scratch()
 THROUGH_FILES = Scratch(memory_bytes=1 << 12)
-"""Blocks of 1024 rows: texts of a few thousand tokens are sorted in several runs, and arrays live in files."""
+"""Blocks of 1024 rows, so that texts of a few thousand tokens are sorted in several runs and arrays are in files."""
 
 
 def train(
@@ -44,7 +44,7 @@ def ngrams(model: NgramModel) -> dict[str, tuple[float, float]]:
 
 
 def lmplz(path: Path) -> dict[str, tuple[float, float]]:
-    """The slow way: lines of tab-separated fields."""
+    """A slow reference implementation that splits lines at tabs."""
     fields = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()]
     return {row[1]: (float(row[0]), float(row[2]) if len(row) > 2 else 0.0) for row in fields if len(row) > 1}
 
@@ -81,7 +81,7 @@ def test_agrees_with_lmplz_on_random_text(golden: Path) -> None:
 
 @pytest.mark.parametrize("key_bits", [24, 34])
 def test_a_vocabulary_too_large_for_one_key(golden: Path, monkeypatch: pytest.MonkeyPatch, key_bits: int) -> None:
-    """Eleven bits a word: four words need 44."""
+    """With eleven bits per word, four words need 44."""
     monkeypatch.setattr(counts, "KEY_BITS", key_bits)
     for scratch in (IN_MEMORY, THROUGH_FILES):
         found = train(golden / "kenlm" / "zh" / "train.txt", 4, scratch=scratch)
@@ -89,7 +89,7 @@ def test_a_vocabulary_too_large_for_one_key(golden: Path, monkeypatch: pytest.Mo
 
 
 def test_states_agree_with_those_of_the_read_file(golden: Path) -> None:
-    """Suffixes and children of an estimate are those that reading its ARPA file finds."""
+    """Suffixes and children of an estimated model are equal to those found when its ARPA file is read."""
     found = train(golden / "kenlm" / "zh" / "train.txt", 4, prune=(0, 0, 1)).model
     read = read_arpa(str(golden / "kenlm" / "zh" / "4gram.prune001.arpa"))
 
@@ -168,11 +168,11 @@ def test_only_ascii_space_separates(tmp_path: Path) -> None:
     [
         ("a\n你 好\n".encode("gb18030"), r":2: not UTF-8 \(byte 0xc4\)"),
         ("a b\n".encode("utf-16"), ":1: not UTF-8"),
-        ("a b\n".encode("utf-16-be"), ":1: a NUL byte"),
-        (b"a\nb <unk> c\n", ":2: <unk> has its own meaning"),
-        (b"</s>\n", ":1: </s> has its own meaning"),
-        (b"", "no token in 0 lines"),
-        (b"\n\n", "no token in 2 lines"),
+        ("a b\n".encode("utf-16-be"), ":1: found a NUL byte"),
+        (b"a\nb <unk> c\n", ":2: <unk> is a special symbol"),
+        (b"</s>\n", ":1: </s> is a special symbol"),
+        (b"", "no tokens in 0 lines"),
+        (b"\n\n", "no tokens in 2 lines"),
         (gzip.compress(b"a b c d e f g h\n", mtime=0)[:-9], "damaged gzip"),
     ],
 )
@@ -207,7 +207,7 @@ def test_a_text_of_one_token(tmp_path: Path) -> None:
 def test_an_order_larger_than_any_sentence(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"a\nb\n")
-    with pytest.raises(UserError, match=r"no 4-gram: its longest sentence has 1 token.*ask for order 3 or less"):
+    with pytest.raises(UserError, match=r"no 4-gram: its longest sentence has 1 token.*use order 3 or less"):
         train(path, 4)
 
 
@@ -227,11 +227,13 @@ def test_the_last_threshold_is_for_all_higher_orders_and_unigrams_stay(golden: P
 
 
 def test_a_full_disk_is_told(golden: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mapped file that cannot grow would end the process; here the room is asked for first."""
+    """A mapped file that can't grow would kill the process, so its space is reserved first."""
 
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", refuse, raising=False)
-    with pytest.raises(UserError, match="No space left on device; choose a folder with room by --temp_dir"):
+    with pytest.raises(
+        UserError, match="No space left on device; use --temp_dir to choose a folder with more free space"
+    ):
         THROUGH_FILES.zeros(10_000, np.int64)

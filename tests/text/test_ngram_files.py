@@ -1,4 +1,4 @@
-"""ARPA and binary files of n-gram models: what is written is read back, what is damaged is named."""
+"""ARPA and binary files of n-gram models: a written file is read back, and damage is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tympan.text.ngram.binary import write_binary
 from tympan.text.ngram.load import load_ngram
 from tympan.text.ngram.model import NgramModel
 
-# SRILM's way: spaces or tabs, back-offs only where there are some, -99, no <unk>, "b c" pruned below "a b c".
+# In the style of SRILM: spaces or tabs, optional backoffs, -99, no <unk>, and "b c" pruned although "a b c" is kept.
 SRILM = """text before the header
 
 \\data\\
@@ -98,7 +98,7 @@ def test_srilms_way_of_writing(tmp_path: Path) -> None:
     assert model.counts == [6, 3, 1]
     np.testing.assert_allclose(model.log_prob[:6], [-0.7, -99, -0.5, -0.6, -0.9, -100])
     np.testing.assert_allclose(model.backoff, [0, 0, -0.3, -0.2, -0.1, 0, 0, 0, -0.05, 0], atol=1e-7)
-    # "a b c" ends with "b c", which is not there, so that "c" is the longest known suffix.
+    # "a b c" ends with "b c", which is missing, so "c" is the longest known suffix.
     assert model.suffix[-1] == model.words.index("c") + 1
 
 
@@ -114,9 +114,9 @@ def test_a_missing_suffix_is_backed_off_over(tmp_path: Path) -> None:
             state = table.advance(state, number)
         return found
 
-    # After "a b c" neither "a b c a" nor "b c" is known, "c a" is; after that, "a b".
+    # After "a b c", neither "a b c a" nor "b c" is known, but "c a" is; after that, "a b".
     assert scores("a b c a b") == pytest.approx([-0.3, -0.4, -0.1, -0.2, -0.4])
-    # "<s> c" is not known: the weight of <s>; "c </s>": none of c.
+    # "<s> c" is not known, so the backoff of <s> is used; "c </s>" is not known, and c has no backoff.
     assert scores("c </s>") == pytest.approx([-0.3 - 0.9, -0.7])
     assert scores("a b a") == pytest.approx([-0.3, -0.4, -0.05 - 0.1 - 0.5])
 
@@ -143,16 +143,16 @@ def test_upper_case_unk_is_unk(tmp_path: Path) -> None:
         ("-0.4\ta b\t-0.05", "-0.4\ta", r":17: expected a number, 2 word"),
         ("-0.6\tb", "x0.6\tb", r":12: expected a number, found 'x0.6'"),
         ("-0.4\ta b", "x0.4\ta b", r":17: expected a number, found 'x0.4'"),
-        ("-0.4\ta b", "0.4\ta b", r":17: a log10 probability is 0 or less"),
-        ("-0.4\ta b", "nan\ta b", r":17: a log10 probability is 0 or less"),
-        ("\t-0.05", "\tinf", r":17: a log10 probability is 0 or less and a back-off finite"),
+        ("-0.4\ta b", "0.4\ta b", r":17: a log10 probability must be 0 or less"),
+        ("-0.4\ta b", "nan\ta b", r":17: a log10 probability must be 0 or less"),
+        ("\t-0.05", "\tinf", r":17: a log10 probability must be 0 or less and a backoff finite"),
         ("-0.4\ta b", "-0.4\ta zebra", r":17: the word 'zebra' is not among the 1-grams"),
-        ("-0.2\tc a", "-0.2\ta b", r":18: 'a b' stands twice \(also in line 17\)"),
-        ("-0.6\tb", "-0.6\ta", r":12: the word 'a' stands twice"),
+        ("-0.2\tc a", "-0.2\ta b", r":18: 'a b' is given twice \(also in line 17\)"),
+        ("-0.6\tb", "-0.6\ta", r":12: the word 'a' is given twice"),
         ("-0.1\ta b c", "-0.1\tb b c", r":21: the 3-gram 'b b c': its first 2 word\(s\) are not among the 2-grams"),
         ("\t<s>\t", "\t<S>\t", "'<s>' is not among the 1-grams"),
-        ("\\end\\\n", "", r"expected \\end\\ here; the file is cut off"),
-        ("-0.1\ta b c\n\n\\end\\\n", "", "the file ends here, 1 3-grams before the 1 announced"),
+        ("\\end\\\n", "", r"expected \\end\\ here; the file is truncated"),
+        ("-0.1\ta b c\n\n\\end\\\n", "", "the file ends here, but 1 of the 1 3-grams are missing"),
     ],
 )
 def test_malformed_arpa_names_the_line(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -173,10 +173,10 @@ def test_a_binary_file_that_is_damaged(golden: Path, tmp_path: Path) -> None:
     write_binary(read_arpa(str(golden / "kenlm" / "tiny" / "4gram.arpa")), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-64])
-    with pytest.raises(UserError, match=r"damaged n-gram model \(it is cut off"):
+    with pytest.raises(UserError, match=r"damaged n-gram model \(the file is truncated"):
         load_ngram(path)
     path.write_bytes(whole.replace(b'"counts": [9', b'"counts": [8'))
-    with pytest.raises(UserError, match="sizes disagree"):
+    with pytest.raises(UserError, match="array sizes do not match"):
         load_ngram(path)
     path.write_bytes(whole[:40])
     with pytest.raises(UserError, match="damaged"):
@@ -188,5 +188,5 @@ def test_other_files_are_told_apart(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such n-gram model"):
         load_ngram(path)
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0")
-    with pytest.raises(UserError, match="a binary file of KenLM; give the ARPA file"):
+    with pytest.raises(UserError, match="a binary file of KenLM; use the ARPA file"):
         load_ngram(path)

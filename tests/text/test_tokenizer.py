@@ -58,12 +58,12 @@ def test_phonemes_written_in_the_text() -> None:
 
 
 def test_phonemes_without_g2p_as_in_espnet2() -> None:
-    """Three spaces are a word boundary; phonemes are joined without spaces, since they can't be spelled back."""
+    """Three spaces are a word boundary. Phonemes are joined without spaces, since they can't be converted to text."""
     tokenizer = build_tokenizer("phn")
     assert tokenizer.text2tokens("a b   c d") == ["a", "b", " ", "c", "d"]
     assert tokenizer.text2tokens("a     b") == ["a", " ", "b"]
     assert tokenizer.text2tokens("a b   ") == ["a", "b", " "]
-    assert tokenizer.text2tokens("a  b") == ["a", "b"]  # ESPnet2 makes an unknown token of the second space
+    assert tokenizer.text2tokens("a  b") == ["a", "b"]  # in ESPnet2, the second space becomes an unknown token
     assert tokenizer.tokens2text(["a", "b", "c"]) == "abc"
     assert tokenizer.tokens2text(["a", "b", " ", "c"]) == "ab c"
 
@@ -88,7 +88,7 @@ def test_unknown_names_are_user_errors() -> None:
         build_tokenizer("chars")
     with pytest.raises(UserError, match="spm_train"):
         build_tokenizer("bpe")
-    with pytest.raises(UserError, match="g2p 'espeak' is unknown"):
+    with pytest.raises(UserError, match="g2p 'espeak': must be one of"):
         build_tokenizer("phn", g2p_type="espeak")
     with pytest.raises(UserError, match="Did you mean 'lowercase'"):
         TextCleaner("lower_case")

@@ -1,4 +1,4 @@
-"""Token lists: ESPnet2's layout, ESPnet1's dictionary, and what is refused."""
+"""Token lists: ESPnet2's order, ESPnet1's dictionary, and lists that are rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of training, by name. Each module here states what is particular about one; the rest is common."""
+"""The training tasks by name. Each module here defines one task; everything else is shared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TASKS = Registry(
 
 
 def find_task(name: str) -> AnyTask:
-    """The task of a name, or a class of the user's own: `package.module:MyTask`."""
+    """Return the task with this name, or a user-defined class given as `package.module:MyTask`."""
     found = TASKS.get_class(name)
     check_task(found)
     task: AnyTask = found()

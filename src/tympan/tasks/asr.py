@@ -68,7 +68,7 @@ class AsrTask(Task[AsrTrainConfig]):
 
 
 def _with_big_blanks(tokens: list[str], model_conf: Mapping[str, Any]) -> list[str]:
-    """The tokens of multi-blank transducers stand before the blank, the longest first, as in ESPnet2."""
+    """Insert the tokens of multi-blank transducers before the blank, the longest first, as in ESPnet2."""
     durations = model_conf.get("transducer_multi_blank_durations") or ()
     place = tokens.index(blank) if (blank := model_conf.get("sym_blank", "<blank>")) in tokens else 0
     added = [f"<blank{duration}>" for duration in reversed(durations)]

@@ -1,4 +1,4 @@
-"""Cleaners: the treatment of a transcript before it is tokenized (`--cleaner`)."""
+"""Cleaners, which normalize a transcript before it is tokenized (`--cleaner`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PUNCTUATION = frozenset(string.punctuation.replace("'", "") + "，。！？、�
 
 
 class TextCleaner:
-    """Applies the named cleaners in turn. ESPnet2's own need an optional package, ours need none."""
+    """Applies cleaners by name, one after the other. ESPnet2's cleaners need an optional package, ours do not."""
 
     def __init__(self, cleaner: str | Sequence[str] | None = None) -> None:
         self.names: tuple[str, ...] = (
@@ -26,7 +26,7 @@ class TextCleaner:
             if name not in CLEANERS:
                 near = difflib.get_close_matches(name, CLEANERS, n=1)
                 hint = f" Did you mean '{near[0]}'?" if near else ""
-                raise UserError(f"cleaner '{name}' is unknown; choose from {', '.join(CLEANERS)}.{hint}")
+                raise UserError(f"cleaner '{name}': must be one of {', '.join(CLEANERS)}.{hint}")
             CLEANERS[name]("")
 
     def __call__(self, text: str) -> str:
@@ -39,7 +39,7 @@ def _package(cleaner: str, module: str, install: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UserError(f"cleaner '{cleaner}' needs another package: pip install {install}") from None
+        raise UserError(f"cleaner '{cleaner}' needs an optional package: pip install {install}") from None
 
 
 def _tacotron(text: str) -> str:
@@ -64,12 +64,12 @@ def _nfkc(text: str) -> str:
 
 
 def _remove_punctuation(text: str) -> str:
-    """Drops punctuation but the apostrophe, and the double blanks that it leaves."""
+    """Remove punctuation except the apostrophe, and repeated spaces that result."""
     return re.sub(r" {2,}", " ", "".join(char for char in text if char not in _PUNCTUATION)).strip()
 
 
 def _remove_spaces(text: str) -> str:
-    """What the AISHELL recipe does: Chinese is written without blanks."""
+    """Remove spaces, as in the AISHELL recipe, because Chinese is written without them."""
     return "".join(text.split())
 
 

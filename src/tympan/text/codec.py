@@ -1,4 +1,4 @@
-"""Text to token ids and back, from a configuration: for training, decoding, alignment and perplexity alike."""
+"""Convert text to token ids and back as configured. Used by training, decoding, alignment and perplexity."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from tympan.text.tokenizer import Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 
 WORD_START = "▁"
-"""sentencepiece's mark of a space before a piece."""
+"""The character that sentencepiece uses for a space at the start of a piece."""
 
 Find = Callable[[str], str | os.PathLike[str]]
-"""From a path in a configuration to the file: a model that was moved has its files elsewhere."""
+"""Maps a path in a configuration to the actual file, since the files of a model that was moved are elsewhere."""
 
 
 @dataclass(frozen=True)
 class TextCodec:
-    """Cleans and tokenizes a transcript, and turns tokens back into text. Can be pickled."""
+    """Cleans and tokenizes a transcript, and converts tokens to text. Can be pickled."""
 
     vocabulary: Vocabulary
     tokenizer: Tokenizer
     cleaner: TextCleaner
 
     def __call__(self, text: str) -> np.ndarray:
-        """Token ids (length,) of a transcript."""
+        """Return the token ids (length,) of a transcript."""
         return np.array(self.vocabulary.tokens2ids(self.tokenize(text)), dtype=np.int64)
 
     def tokenize(self, text: str) -> list[str]:
@@ -42,7 +42,7 @@ class TextCodec:
 
     @property
     def separator(self) -> str:
-        """What joins the texts of two segments: a space where the language is written with spaces."""
+        """The separator between the texts of two segments: a space if the language is written with spaces."""
         space = self.tokenizer.space_symbol
         if space is None or space in self.vocabulary:
             return " "
@@ -50,7 +50,7 @@ class TextCodec:
 
 
 def build_codec(config: TextConfig, *, find: Find = str, source: str = "token_list") -> TextCodec:
-    """The vocabulary, tokenizer and cleaner that a configuration describes. `source` names it in messages."""
+    """Build vocabulary, tokenizer and cleaner from a configuration. `source` is its name in error messages."""
     symbols = config.non_linguistic_symbols
     g2p = config.g2p
     return TextCodec(
@@ -69,10 +69,10 @@ def build_codec(config: TextConfig, *, find: Find = str, source: str = "token_li
 
 
 def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "token_list") -> Vocabulary:
-    """The tokens of `token_list`: a file, or the list itself as a saved config holds it."""
+    """Read the tokens of `token_list`: a file, or the list itself, as in a saved configuration."""
     if config.token_list is None:
         raise UserError(
-            f"{source} is missing: --token_list FILE names the tokens, one per line, as `tympan tokenize_text` writes"
+            f"{source} is missing: give --token_list FILE with one token per line, as `tympan tokenize_text` writes it"
         )
     if isinstance(config.token_list, str):
         return read_token_list(find(config.token_list), unk_symbol=config.unk_symbol)

@@ -1,4 +1,4 @@
-"""Going through a text file: its tokens, how often each occurs, how many the token list lacks."""
+"""Count the tokens of a text file, and those that are not in the token list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tympan.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class OovReport:
-    """Tokens that a token list lacks."""
+    """Tokens that are not in a token list."""
 
     total: int
     missing: Mapping[str, int]
@@ -29,7 +29,7 @@ class OovReport:
         text = f"OOV rate {self.rate:.2%}: {sum(self.missing.values()):,} of {self.total:,} tokens"
         if self.missing:
             shown = sorted(self.missing.items(), key=lambda item: (-item[1], item[0]))
-            text += f", {len(shown):,} different ones: " + ", ".join(f"{token} ({n})" for token, n in shown[:10])
+            text += f", {len(shown):,} distinct: " + ", ".join(f"{token} ({n})" for token, n in shown[:10])
             text += ", ..." if len(shown) > 10 else ""
         return text
 
@@ -37,7 +37,7 @@ class OovReport:
 def tokenized_lines(
     lines: Iterable[str], tokenizer: Tokenizer, *, cleaner: TextCleaner, field: str | None, delimiter: str | None
 ) -> Iterator[list[str]]:
-    """The tokens of each line, of the columns that `field` names (`2-` leaves the utterance id out)."""
+    """Yield the tokens of each line. `field` selects columns (`2-` skips the utterance id)."""
     columns = None if field is None else parse_field(field)
     for line in lines:
         line = line.rstrip("\r\n").rstrip()
@@ -47,17 +47,17 @@ def tokenized_lines(
 
 
 def find_oov(counts: Mapping[str, int], known: Collection[str]) -> OovReport:
-    """`counts` of a text against the tokens of a list."""
+    """Compare the token counts of a text with a token list."""
     listed = frozenset(known)
     return OovReport(sum(counts.values()), {token: n for token, n in counts.items() if token not in listed})
 
 
 def parse_field(field: str) -> slice:
-    """Columns as `cut -f` names them, counted from 1: `2`, `2-`, `-3`, `2-4`."""
+    """Parse columns as in `cut -f`, counted from 1: `2`, `2-`, `-3`, `2-4`."""
     first, dash, last = field.partition("-")
     numbers = [part.strip() for part in (first, last) if part.strip()]
     if not numbers or not all(part.isdigit() and int(part) > 0 for part in numbers):
-        raise UserError(f"--field: columns counted from 1 such as '2-', '2-5' or '-5' are expected, found '{field}'")
+        raise UserError(f"--field: expected columns counted from 1, such as '2-', '2-5' or '-5', found '{field}'")
     start = int(first) - 1 if first.strip() else 0
     if not dash:
         return slice(start, start + 1)
@@ -66,7 +66,7 @@ def parse_field(field: str) -> slice:
 
 @contextmanager
 def opened_text(path: str | Path) -> Iterator[IO[str]]:
-    """A UTF-8 file, or the standard input for `-`."""
+    """Open a UTF-8 file, or standard input for `-`."""
     if str(path) == "-":
         yield sys.stdin
         return

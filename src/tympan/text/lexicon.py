@@ -1,4 +1,4 @@
-"""A pronunciation lexicon: words as sequences of phones, as Kaldi, CMU and AISHELL write them (`WORD P1 P2 ...`)."""
+"""A pronunciation lexicon: words as sequences of phones, in the format of Kaldi, CMU and AISHELL (`WORD P1 P2 ...`)."""
 
 from __future__ import annotations
 
@@ -23,23 +23,25 @@ _PROBABILITY = re.compile(r"\d*\.\d+(e-?\d+)?")
 
 @dataclass(frozen=True)
 class Lexicon:
-    """All pronunciations of each word, the one to train with first."""
+    """All pronunciations of each word. The first one is used for training."""
 
     pronunciations: Mapping[str, tuple[Phones, ...]]
     source: str
 
     def text2phones(self, text: str) -> list[str]:
-        """The phones of a line."""
+        """Return the phones of a line."""
         return [phone for _, phones in self.text2words(text) for phone in phones]
 
     def text2words(self, text: str) -> list[tuple[str, Phones]]:
-        """The words of a line with their phones. What is not here is unknown; but where no blanks are written it is cut
-        into the longest words that are here, or into characters of others.
+        """Return the words of a line with their phones. A word that is not in the lexicon has the phone `<unk>`.
+
+        If the language is written without spaces, such a word is split into the longest words of the lexicon, or into
+        characters of other words.
         """
         return [part for word in text.split() for part in self._parts(word)]
 
     def text2units(self, text: str) -> list[str]:
-        """What an n-gram for this lexicon counts: characters where words can be cut into them, else its words."""
+        """Return the units of an n-gram model for this lexicon: characters if words can be split, else words."""
         return split_words(text) if self._has_tones else [word for word, _ in self.text2words(text)]
 
     def _parts(self, word: str) -> Iterator[tuple[str, Phones]]:
@@ -65,8 +67,9 @@ class Lexicon:
             run = run[length:]
 
     def by_character(self, known: Collection[str]) -> Lexicon:
-        """Words that a language model of characters does not know, cut into characters with a syllable each. What
-        has another number of syllables stays whole.
+        """Split words that are not in `known`, the units of a language model, into characters of one syllable each.
+
+        Words whose number of syllables differs from the number of characters are not split.
         """
         found: dict[str, dict[Phones, None]] = {}
         for word, variants in self.pronunciations.items():
@@ -94,7 +97,7 @@ class Lexicon:
 
 
 def _syllables(phones: Phones) -> list[Phones]:
-    """A Chinese syllable ends with its tone: y in2 h ang2."""
+    """Split into Chinese syllables, each of which ends with its tone: y in2 h ang2."""
     ends = [place for place, phone in enumerate(phones, 1) if phone[-1].isdigit()]
     if ends[-1:] != [len(phones)]:
         return []
@@ -102,16 +105,16 @@ def _syllables(phones: Phones) -> list[Phones]:
 
 
 def read_lexicon(path: str | os.PathLike[str]) -> Lexicon:
-    """`WORD P1 P2 ...` a line; a second line for a word, or `WORD(2)`, is another pronunciation of it."""
+    """Read lines `WORD P1 P2 ...`. A second line for a word, or `WORD(2)`, is another pronunciation."""
     name = os.fspath(path)
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except FileNotFoundError:
         raise UserError(f"{name}: no such lexicon") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{name}: a lexicon is text in UTF-8; byte {error.start} is not") from None
+        raise UserError(f"{name}: the lexicon is not valid UTF-8 at byte {error.start}") from None
     except OSError as error:
-        raise UserError(f"{name}: not readable as a lexicon: {error.strerror}") from None
+        raise UserError(f"{name}: the lexicon can't be read: {error.strerror}") from None
     found: dict[str, dict[Phones, None]] = {}
     for number, line in enumerate(lines, 1):
         fields = _COMMENT.sub("", line).split()
@@ -122,7 +125,7 @@ def read_lexicon(path: str | os.PathLike[str]) -> Lexicon:
             raise UserError(f"{name}:{number}: expected WORD P1 P2 ..., found only '{word}'")
         if _PROBABILITY.fullmatch(phones[0]):
             raise UserError(
-                f"{name}:{number}: '{phones[0]}' is a probability: give lexicon.txt, not Kaldi's lexiconp.txt"
+                f"{name}:{number}: '{phones[0]}' is a probability. Use Kaldi's lexicon.txt instead of lexiconp.txt"
             )
         found.setdefault(_VARIANT.sub("", word), {})[tuple(phones)] = None
     if not found:

@@ -1,4 +1,4 @@
-"""Phonemes (`token_type: phn`): as they are in the text, looked up in a lexicon, or made by an optional g2p package."""
+"""Phonemes (`token_type: phn`): given in the text, looked up in a lexicon, or produced by an optional g2p package."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PACKAGES = {
 
 
 WORD_BOUNDARY = "   "
-"""Between words of phonemes that are separated by single spaces, as in ESPnet2; it becomes the token ` `."""
+"""Separates words in text whose phonemes are separated by single spaces, as in ESPnet2. It becomes the token ` `."""
 
 
 class PhonemeTokenizer:
-    """Tokens of `g2p_type`, a package or the file of a lexicon; None takes phonemes separated by spaces as they are."""
+    """Converts text to phonemes. `g2p_type` is a g2p package, a lexicon file, or None if the text is phonemes."""
 
     def __init__(
         self,
@@ -36,8 +36,8 @@ class PhonemeTokenizer:
     ) -> None:
         if g2p_type is not None and g2p_type not in PACKAGES and not Path(g2p_type).is_file():
             raise UserError(
-                f"g2p '{g2p_type}' is unknown; choose from {', '.join(PACKAGES)}, name the file of a lexicon "
-                "(WORD P1 P2 ... a line), or leave it out"
+                f"g2p '{g2p_type}': must be one of {', '.join(PACKAGES)}, or a lexicon file with lines "
+                "'WORD P1 P2 ...', or null if the text is phonemes"
             )
         self.g2p_type = g2p_type
         self.space_symbol = space_symbol
@@ -48,7 +48,7 @@ class PhonemeTokenizer:
         self._load()
 
     def text2words(self, line: str) -> list[tuple[str, int]] | None:
-        """Words with their numbers of tokens, where a lexicon tells them."""
+        """Return words with their number of tokens, if there is a lexicon."""
         if self.lexicon is None:
             return None
         words: list[tuple[str, int]] = []
@@ -66,7 +66,10 @@ class PhonemeTokenizer:
         return [self.space_symbol if token == " " else token for token in self._phones(line)]
 
     def tokens2text(self, tokens: Iterable[str]) -> str:
-        """Phonemes can't be spelled back: they are joined, as in ESPnet2; those of a lexicon with spaces."""
+        """Join phonemes without spaces, as in ESPnet2, or with spaces if they come from a lexicon.
+
+        Phonemes can't be converted to the original text.
+        """
         if self.lexicon is not None:
             return " ".join(tokens)
         return "".join(" " if token == self.space_symbol else token for token in tokens)
@@ -84,7 +87,7 @@ class PhonemeTokenizer:
         return tokens
 
     def _split(self, line: str) -> list[tuple[str, bool]]:
-        """Runs of text and single symbols, in order."""
+        """Split into runs of text and single symbols, in order."""
         parts: list[tuple[str, bool]] = []
         run: list[str] = []
         for word in line.split():
@@ -110,14 +113,14 @@ def _g2p(name: str) -> Callable[[str], list[str]]:
     try:
         package = importlib.import_module(PACKAGES[name])
     except ImportError:
-        raise UserError(f"g2p '{name}' needs another package: pip install {PACKAGES[name]}") from None
+        raise UserError(f"g2p '{name}' needs an optional package: pip install {PACKAGES[name]}") from None
     if name.startswith("g2p_en"):
         english = package.G2p()
         keeps_space = name == "g2p_en"
         return lambda text: [phone for phone in english(text) if keeps_space or phone != " "]
 
     def syllables(text: str) -> list[str]:
-        # What is not Chinese comes back as it was, spaces included.
+        # Text that is not Chinese is returned unchanged, including spaces.
         readings = package.pinyin(text, style=package.Style.TONE3)
         return [part for reading in readings for part in reading[0].split()]
 
@@ -127,7 +130,7 @@ def _g2p(name: str) -> Callable[[str], list[str]]:
 
 
 def _initial_and_final(package: ModuleType, syllable: str) -> list[str]:
-    """`zhong1` to `zh`, `ong1`."""
+    """Split `zhong1` into `zh` and `ong1`."""
     tone = syllable[-1] if syllable[-1:].isdigit() else ""
     plain = syllable[: len(syllable) - len(tone)]
     if not plain.isascii() or not plain.isalpha():

@@ -1,4 +1,4 @@
-"""BPE and unigram pieces through the sentencepiece library: using a model and training one."""
+"""BPE and unigram models of the sentencepiece library: use a model and train one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BpeTokenizer:
-    """Pieces of a sentencepiece model. The model is loaded at first use, in each process for itself."""
+    """Splits text into the pieces of a sentencepiece model. Each process loads the model at first use."""
 
     space_symbol: None = None
 
@@ -55,9 +55,9 @@ def train_sentencepiece(
     seed: int = 0,
     field: str | None = None,
 ) -> Path:
-    """Train PREFIX.model and PREFIX.vocab on text files, one sentence a line; returns the model's path.
+    """Train PREFIX.model and PREFIX.vocab on text files with one sentence per line. Returns the path of the model.
 
-    `field` names the columns to use, as `tokenize_text` does (`2-` leaves out the ids of a Kaldi text).
+    `field` selects columns, as in `tokenize_text` (`2-` skips the ids of a Kaldi text).
     """
     import sentencepiece
 
@@ -95,7 +95,7 @@ def _sentences(paths: Sequence[str | os.PathLike[str]], field: str | None) -> It
 
 
 def piece_tokens(model: str | os.PathLike[str]) -> list[str]:
-    """The token list that belongs to a model, laid out as ESPnet2's recipes do."""
+    """Return the token list of a model, in the order of ESPnet2's recipes."""
     processor = _load(Path(model))
     special = {UNK, "<s>", "</s>", BLANK, SOS_EOS}
     pieces = (processor.id_to_piece(number) for number in range(processor.get_piece_size()))
@@ -112,5 +112,5 @@ def _load(model: Path) -> SentencePieceProcessor:
 
 
 def _reason(error: Exception) -> str:
-    """The library prefixes its messages with a place in its own source: keep what follows."""
+    """Return the message without its prefix, a position in the source code of the library."""
     return str(error).strip().rpartition("] ")[2] or str(error)

@@ -1,4 +1,4 @@
-"""Tokenizers: a line of text to tokens and back (char, word, bpe, phn)."""
+"""Tokenizers that split a line of text into tokens and join tokens to text (char, word, bpe, phn)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ TOKEN_TYPES = ("char", "word", "bpe", "phn")
 SPACE = "<space>"
 
 Symbols = str | os.PathLike[str] | Iterable[str] | None
-"""Non-linguistic symbols: a file with one a line, or the symbols themselves."""
+"""Non-linguistic symbols: a file with one symbol per line, or the symbols themselves."""
 
 
 class Tokenizer(Protocol):
-    """Every tokenizer can be pickled, since worker processes use it."""
+    """Interface of all tokenizers. A tokenizer must be picklable, since worker processes use it."""
 
     @property
     def space_symbol(self) -> str | None:
-        """The token that represents a space; None where tokens are words or contain their spaces."""
+        """The token that represents a space, or None if tokens are words or contain spaces."""
         ...
 
     def text2tokens(self, line: str) -> list[str]: ...
@@ -41,7 +41,7 @@ def build_tokenizer(
     g2p_type: str | None = None,
     nonsplit_symbols: Iterable[str] | None = None,
 ) -> Tokenizer:
-    """The tokenizer that ESPnet2's options of the same names mean."""
+    """Build a tokenizer. The arguments are ESPnet2's options."""
     if token_type == "char":
         return CharTokenizer(
             non_linguistic_symbols=non_linguistic_symbols,
@@ -54,9 +54,13 @@ def build_tokenizer(
         return WordTokenizer(delimiter=delimiter, removed_symbols=removed)
     if token_type == "bpe":
         if bpemodel is None:
-            raise UserError("token_type bpe needs --bpemodel, a sentencepiece model (`tympan spm_train` makes one)")
+            raise UserError(
+                "token_type bpe needs --bpemodel, a sentencepiece model (train one with `tympan spm_train`)"
+            )
         if remove_non_linguistic_symbols:
-            raise UserError("remove_non_linguistic_symbols works with the token types char, word and phn, not with bpe")
+            raise UserError(
+                "remove_non_linguistic_symbols can't be used with token_type bpe, only with char, word and phn"
+            )
         from tympan.text.sentencepiece import BpeTokenizer
 
         return BpeTokenizer(bpemodel)
@@ -69,11 +73,11 @@ def build_tokenizer(
             space_symbol=space_symbol,
             remove_non_linguistic_symbols=remove_non_linguistic_symbols,
         )
-    raise UserError(f"token_type '{token_type}' is unknown; choose one of {', '.join(TOKEN_TYPES)}")
+    raise UserError(f"token_type '{token_type}': must be one of {', '.join(TOKEN_TYPES)}")
 
 
 class CharTokenizer:
-    """One token a character; non-linguistic symbols such as `<noise>` stay whole, a blank is `<space>`."""
+    """One token per character. Non-linguistic symbols such as `<noise>` are one token, and a space is `<space>`."""
 
     def __init__(
         self,
@@ -84,12 +88,12 @@ class CharTokenizer:
         nonsplit_symbols: Iterable[str] | None = None,
     ) -> None:
         self.space_symbol = space_symbol
-        # Both kinds stay whole, only the first can be removed. ESPnet2 writes the second as SYMBOL:POSITION.
+        # Both kinds are single tokens, but only the first can be removed. ESPnet2 writes the second as SYMBOL:POSITION.
         removable = read_symbols(non_linguistic_symbols)
         whole = frozenset(symbol.rpartition(":")[0] or symbol for symbol in nonsplit_symbols or ())
         self.symbols = removable | whole
         self.removed = removable - whole if remove_non_linguistic_symbols else frozenset()
-        # The longest symbol wins where one begins with another (ESPnet2 leaves it to the order of a set).
+        # If one symbol starts with another, the longer one is matched (in ESPnet2, it depends on the order of a set).
         longest_first = sorted(self.symbols, key=len, reverse=True)
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), "."]), re.DOTALL)
 
@@ -104,7 +108,7 @@ class CharTokenizer:
 
 
 class WordTokenizer:
-    """One token a word, split at white space or at `delimiter`."""
+    """One token per word, split at whitespace or at `delimiter`."""
 
     space_symbol: None = None
 
@@ -120,7 +124,7 @@ class WordTokenizer:
 
 
 def read_symbols(symbols: Symbols) -> frozenset[str]:
-    """The symbols of a file (one a line), or those given."""
+    """Read the symbols from a file (one per line), or return those given."""
     if symbols is None:
         return frozenset()
     if isinstance(symbols, (str, os.PathLike)):

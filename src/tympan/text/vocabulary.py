@@ -1,4 +1,4 @@
-"""The token list: which token has which id, in ESPnet2's and ESPnet1's file formats."""
+"""The token list, which maps tokens to ids, in ESPnet2's and ESPnet1's file formats."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SOS_EOS = "<sos/eos>"
 
 
 class Vocabulary:
-    """Tokens by id. ESPnet2's layout is `<blank>` first, `<unk>`, the tokens, `<sos/eos>` last."""
+    """Tokens by id. In ESPnet2's order, `<blank>` is first, then `<unk>` and the tokens, and `<sos/eos>` is last."""
 
     def __init__(self, tokens: Iterable[str], *, unk_symbol: str = UNK, source: str = "token list") -> None:
         self.tokens: tuple[str, ...] = tuple(tokens)
@@ -24,7 +24,7 @@ class Vocabulary:
         self._ids: dict[str, int] = {token: number for number, token in enumerate(self.tokens)}
         mistakes = [f"{source}: token '{token}' appears {n} times" for token, n in _repeated(self.tokens).items()]
         if not self.tokens:
-            mistakes.append(f"{source}: no tokens")
+            mistakes.append(f"{source}: has no tokens")
         elif unk_symbol not in self._ids:
             mistakes.append(
                 f"{source}: the unknown token '{unk_symbol}' is missing; add it, usually as the second line"
@@ -44,12 +44,12 @@ class Vocabulary:
 
     @property
     def blank_id(self) -> int:
-        """CTC's blank: `<blank>`, or 0 where a list has no such token (as ESPnet2 assumes)."""
+        """Id of CTC's blank: `<blank>`, or 0 if the list has no such token (as ESPnet2 assumes)."""
         return self._ids.get(BLANK, 0)
 
     @property
     def eos_id(self) -> int:
-        """Start and end of a sentence: `<sos/eos>`, or the last token (as ESPnet2 assumes)."""
+        """Id of the start and end of a sentence: `<sos/eos>`, or the last token (as ESPnet2 assumes)."""
         return self._ids.get(SOS_EOS, len(self.tokens) - 1)
 
     @property
@@ -57,7 +57,7 @@ class Vocabulary:
         return self.eos_id
 
     def tokens2ids(self, tokens: Iterable[str]) -> list[int]:
-        """Ids of these tokens; an unknown token becomes `unk_id`."""
+        """Return the ids of these tokens. Unknown tokens become `unk_id`."""
         unk, ids = self.unk_id, self._ids
         return [ids.get(token, unk) for token in tokens]
 
@@ -66,7 +66,7 @@ class Vocabulary:
 
 
 def read_token_list(path: str | os.PathLike[str], *, unk_symbol: str = UNK) -> Vocabulary:
-    """Read ESPnet2's tokens.txt (one token a line, the line number is the id) or ESPnet1's units.txt (`token id`)."""
+    """Read ESPnet2's tokens.txt (one token per line, ids count from 0) or ESPnet1's units.txt (`token id`)."""
     lines = _read_lines(Path(path))
     if lines and all(_is_unit(line) for line in lines):
         return Vocabulary(_units_to_tokens(lines, source=str(path)), unk_symbol=unk_symbol, source=str(path))
@@ -74,14 +74,14 @@ def read_token_list(path: str | os.PathLike[str], *, unk_symbol: str = UNK) -> V
 
 
 def write_token_list(vocabulary: Vocabulary | Sequence[str], path: str | os.PathLike[str]) -> None:
-    """Write one token a line, as ESPnet2's `--token_list` expects it."""
+    """Write one token per line, as ESPnet2's `--token_list` expects it."""
     tokens = vocabulary.tokens if isinstance(vocabulary, Vocabulary) else vocabulary
     with atomic_write(path) as stream:
         stream.writelines(f"{token}\n" for token in tokens)
 
 
 def write_units(vocabulary: Vocabulary, path: str | os.PathLike[str]) -> None:
-    """Write ESPnet1's dictionary: `token id` with `<blank>` (0) and the end of sentence (last) left out."""
+    """Write ESPnet1's dictionary: lines `token id`, without `<blank>` (0) and the end of sentence (last)."""
     hidden = {vocabulary.blank_id, vocabulary.eos_id}
     if hidden != {0, len(vocabulary) - 1}:
         raise UserError(f"{path}: units.txt needs '{BLANK}' as the first token and '{SOS_EOS}' as the last")
@@ -99,15 +99,17 @@ def vocabulary_from_counts(
 ) -> list[str]:
     """Choose the tokens of a list as ESPnet2's tokenize_text does.
 
-    Tokens counted more than `cutoff` times, the most frequent first (ties in order of appearance) or, with `order`
-    "sorted", by code point as ESPnet1's dictionary; at most `vocabulary_size` (0: no limit) with the added symbols,
-    `SYMBOL:POSITION`, where -1 is the last.
+    Keep tokens that occur more than `cutoff` times, the most frequent first (ties in order of appearance). With `order`
+    "sorted", sort them by code point, as in ESPnet1's dictionary. Entries of `add_symbol` are `SYMBOL:POSITION`, where
+    -1 is the last position. The list has at most `vocabulary_size` tokens (0: no limit), including added symbols.
     """
     kept = sorted((token for token, n in counts.items() if n > cutoff), key=lambda token: -counts[token])
     symbols = [_parse_symbol(entry) for entry in add_symbol]
     if vocabulary_size > 0:
         if vocabulary_size < len(symbols):
-            raise UserError(f"vocabulary_size {vocabulary_size} is less than the {len(symbols)} added symbols")
+            raise UserError(
+                f"vocabulary_size {vocabulary_size} is less than the number of added symbols, {len(symbols)}"
+            )
         kept = kept[: vocabulary_size - len(symbols)]
     if order == "sorted":
         kept.sort()
@@ -130,7 +132,7 @@ def _repeated(tokens: Sequence[str]) -> dict[str, int]:
 
 def _read_lines(path: Path) -> list[str]:
     try:
-        # Only the line end is cut: a token may be any character, U+3000 and U+2028 too.
+        # Strip only the line end: a token may be any character, including U+3000 and U+2028.
         lines = path.read_text(encoding="utf-8").split("\n")
     except FileNotFoundError:
         raise UserError(f"{path}: no such token list") from None
@@ -154,6 +156,6 @@ def _units_to_tokens(lines: Sequence[str], *, source: str) -> list[str]:
         numbered[int(number)] = token
     if set(numbered) != set(range(1, len(lines) + 1)):
         raise UserError(
-            f"{source}: the ids of a units file run from 1 to the number of lines without gaps (0 is blank)"
+            f"{source}: the ids of a units file must run from 1 to the number of lines without gaps (0 is <blank>)"
         )
     return [BLANK, *(numbered[n] for n in range(1, len(lines) + 1)), SOS_EOS]

@@ -1,4 +1,4 @@
-"""Words of a line, also where it is written without blanks: there every character is one."""
+"""Split a line into words. In text that is written without spaces, every character is a word."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Iterable
 
 
 def split_words(text: str) -> list[str]:
-    """`我们play游戏` is 我, 们, play, 游, 戏."""
+    """Split into words: `我们play游戏` gives 我, 们, play, 游, 戏."""
     return [part for run, is_dense in dense_runs(text) for part in (run if is_dense else [run])]
 
 
 def dense_runs(text: str) -> list[tuple[str, bool]]:
-    """`我们play 游戏` is 我们, play, 游戏; with each, whether it is written without blanks."""
+    """Split into runs: `我们play 游戏` gives 我们, play, 游戏, each with whether it is written without spaces."""
     return [
         ("".join(characters), is_dense)
         for word in text.split()
@@ -22,7 +22,7 @@ def dense_runs(text: str) -> list[tuple[str, bool]]:
 
 
 def join_words(words: Iterable[str]) -> str:
-    """Blanks between words, none between characters that are words by themselves."""
+    """Join words with spaces, but without spaces between characters of languages that use none."""
     text = ""
     for word in words:
         is_dense = bool(text) and is_unspaced(text[-1]) and is_unspaced(word[0])
@@ -31,10 +31,10 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def is_unspaced(character: str) -> bool:
-    """Chinese and Japanese characters. Korean ones are as wide, but their words stand apart."""
+    """Return whether this is a Chinese or Japanese character. Korean ones are as wide, but use spaces between words."""
     return is_wide(character) and "HANGUL" not in unicodedata.name(character, "")
 
 
 def is_wide(character: str) -> bool:
-    """Characters that take the room of two letters."""
+    """Return whether the character is as wide as two letters."""
     return unicodedata.east_asian_width(character) in ("W", "F")

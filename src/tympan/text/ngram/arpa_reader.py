@@ -1,6 +1,6 @@
-"""Reads ARPA text of any toolkit (KenLM, SRILM, ...) into a model.
+"""Read ARPA files of any toolkit (KenLM, SRILM, ...).
 
-A block of lines is parsed at once; only where something is wrong the lines are looked at one by one, to name the first.
+A block of lines is parsed at once. Only if there is a mistake, its lines are checked one by one to report the first.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from tympan.text.ngram.model import NgramModel
 from tympan.text.ngram.scratch import Array, index_type
 
 UNKNOWN_LOG_PROB = -100.0
-"""Of `<unk>` in a model that lacks it: KenLM's value."""
+"""Log probability of `<unk>` in a model without `<unk>`, as in KenLM."""
 LOWEST = -99.0
-"""What the ARPA format writes for the logarithm of zero."""
+"""The logarithm of zero in ARPA files."""
 
 _COUNT = re.compile(rb"ngram\s+(\d+)\s*=\s*(\d+)\s*$")
 _BLOCK_LINES = 1 << 17
 _IS_SPACE = np.isin(np.arange(256), list(b" \t\n\r\v\f"))
-"""What bytes.split takes for white space."""
+"""Whitespace of bytes.split."""
 
 
 def read_arpa(path: str) -> NgramModel:
-    """Read `path` (gzip is recognised). UserError names the line of a mistake."""
+    """Read `path`, which may be compressed with gzip. Raises UserError with the line of a mistake."""
     with open_bytes(path) as stream:
         lines = _Lines(stream, path)
         counts = _read_header(lines)
@@ -45,7 +45,7 @@ def read_arpa(path: str) -> NgramModel:
             trie.add(_read_section(lines, n, count, numbers))
         if lines.skip_blank() != b"\\end\\":
             raise lines.mistake(
-                "expected \\end\\ here; the file is cut off, or has more n-grams than \\data\\ announces"
+                "expected \\end\\ here; the file is truncated, or has more n-grams than stated in \\data\\"
             )
     return trie.finish()
 
@@ -59,13 +59,13 @@ class _Lines:
         self.number = 0
 
     def next(self) -> bytes | None:
-        """The next line, stripped; None at the end of the file."""
+        """Return the next line, stripped, or None at the end of the file."""
         line = self.stream.readline()
         self.number += 1
         return line.strip() if line else None
 
     def skip_blank(self) -> bytes | None:
-        """The next line that is not empty."""
+        """Return the next line that is not empty."""
         line = self.next()
         while line == b"":
             line = self.next()
@@ -81,7 +81,7 @@ class _Lines:
 
 
 def _read_header(lines: _Lines) -> list[int]:
-    """Counts of each order. Anything may stand before \\data\\."""
+    """Read the counts of each order. Text before \\data\\ is ignored."""
     line = lines.next()
     while line != b"\\data\\":
         if line is None:
@@ -106,7 +106,7 @@ def _read_header(lines: _Lines) -> list[int]:
 class _Section:
     order: int
     first_line: int
-    words: list[Array]  # a column of word numbers for each position
+    words: list[Array]  # a column of word ids for each position
     log_prob: Array
     backoff: Array
 
@@ -126,7 +126,7 @@ def _read_section(lines: _Lines, order: int, count: int, numbers: dict[bytes, in
         first = lines.number + 1
         block = lines.take(min(left, _BLOCK_LINES))
         if len(block) < min(left, _BLOCK_LINES):
-            raise lines.mistake(f"the file ends here, {left - len(block)} {order}-grams before the {count} announced")
+            raise lines.mistake(f"the file ends here, but {left - len(block)} of the {count} {order}-grams are missing")
         blocks.append(_parse(block, order, first, lines, numbers))
         left -= len(block)
     columns = list(zip(*blocks, strict=True)) or [()] * (order + 2)
@@ -136,13 +136,13 @@ def _read_section(lines: _Lines, order: int, count: int, numbers: dict[bytes, in
 
 
 def _parse(block: list[bytes], order: int, first_line: int, lines: _Lines, numbers: dict[bytes, int]) -> list[Array]:
-    """Columns of a block: log10 probability, words, back-off."""
+    """Parse the columns of a block: log10 probability, words, backoff."""
     fields, sizes = _split(block)
     wrong = np.flatnonzero((sizes != order + 1) & (sizes != order + 2))
     if len(wrong):
         line = _show(block[wrong[0]].strip())
         raise lines.mistake(
-            f"expected a number, {order} word(s) and perhaps a back-off, found '{line}'", first_line + int(wrong[0])
+            f"expected a number, {order} word(s) and an optional backoff, found '{line}'", first_line + int(wrong[0])
         )
     count = len(block)
     columns = _columns(fields, sizes, order)
@@ -155,14 +155,14 @@ def _parse(block: list[bytes], order: int, first_line: int, lines: _Lines, numbe
     bad = np.flatnonzero(~(log_prob <= 0) | np.isnan(backoff) | (backoff == np.inf))
     if len(bad):
         raise lines.mistake(
-            f"a log10 probability is 0 or less and a back-off finite, found '{_show(block[bad[0]].strip())}'",
+            f"a log10 probability must be 0 or less and a backoff finite, found '{_show(block[bad[0]].strip())}'",
             first_line + int(bad[0]),
         )
     return [np.maximum(log_prob, np.float32(LOWEST)), *words, np.maximum(backoff, np.float32(LOWEST))]
 
 
 def _split(block: list[bytes]) -> tuple[list[bytes], Array]:
-    """All fields of the lines, and how many each line has. A list for every line would cost several times as much."""
+    """Return all fields of the lines, and their number per line. A list per line would be several times slower."""
     text = b"".join(block) + b"\n"
     characters = np.frombuffer(text, np.uint8)
     is_space = _IS_SPACE[characters]
@@ -172,7 +172,7 @@ def _split(block: list[bytes]) -> tuple[list[bytes], Array]:
 
 
 def _columns(fields: list[bytes], sizes: Array, order: int) -> list[Sequence[bytes]]:
-    """Fields by their place in the line; a back-off that is not given is 0."""
+    """Return fields by their position in the line. A missing backoff is 0."""
     size = int(sizes[0])
     if (sizes == size).all():
         columns: list[Sequence[bytes]] = [fields[place::size] for place in range(size)]
@@ -200,17 +200,17 @@ def _first_mistake(
 
 
 class _Trie:
-    """The orders read so far, as model.py lays them out."""
+    """The orders read so far, in the layout of model.py."""
 
     def __init__(self, unigrams: _Section, numbers: dict[bytes, int], path: str) -> None:
-        """`numbers` gets <unk> if it lacks it."""
+        """<unk> is added to `numbers` if it is missing."""
         self.path = path
         encoded = list(numbers)
         self._check_unigrams(encoded, unigrams)
         log_prob, backoff = unigrams.log_prob, unigrams.backoff
         for name in (b"<s>", b"</s>"):
             if name not in numbers:
-                raise UserError(f"{path}: '{name.decode()}' is not among the 1-grams: no sentence can begin or end")
+                raise UserError(f"{path}: '{name.decode()}' is not among the 1-grams, so no sentence can start or end")
         if b"<unk>" not in numbers and b"<UNK>" in numbers:
             encoded[numbers[b"<UNK>"]] = b"<unk>"
         elif b"<unk>" not in numbers:
@@ -225,7 +225,7 @@ class _Trie:
         self.suffix = np.zeros(len(self.words), np.int64)
 
     def add(self, section: _Section) -> None:
-        """One more order: sort it by context, and find the suffix of each n-gram."""
+        """Add the next order: sort it by context, and find the suffix of each n-gram."""
         state = np.zeros(len(section.log_prob), np.int64)
         for column in section.words[:-1]:
             state = self._extend(state, column)
@@ -243,7 +243,7 @@ class _Trie:
         if len(twice):
             index = int(sort[twice[0] + 1])
             raise UserError(
-                f"{self.path}:{section.first_line + index}: '{section.text(index, self.words)}' stands twice "
+                f"{self.path}:{section.first_line + index}: '{section.text(index, self.words)}' is given twice "
                 f"(also in line {section.first_line + int(sort[twice[0]])})"
             )
         suffix = self._suffixes(self.suffix[state[sort] - 1], section.words[-1][sort])
@@ -267,9 +267,9 @@ class _Trie:
         )
 
     def _suffixes(self, state: Array, word: Array) -> Array:
-        """State of the longest known n-gram that ends with `word`, among `state` and its own suffixes before it.
+        """Return the state of the longest known n-gram that is `state` or one of its suffixes, followed by `word`.
 
-        SRILM prunes n-grams whose longer ones it keeps, so that the next shorter one may be missing.
+        SRILM may prune an n-gram and keep a longer n-gram that ends with it, so the next shorter one may be missing.
         """
         found = self._extend(state, word)
         while len(missing := np.flatnonzero(found == 0)):
@@ -278,7 +278,7 @@ class _Trie:
         return found
 
     def _extend(self, state: Array, word: Array) -> Array:
-        """State of each context with one more word; 0 if there is none."""
+        """Return the state of each context with one more word, or 0 if there is none."""
         wanted = state << self.bits | word
         entry = np.minimum(find_sorted(self.key, wanted), len(self.key) - 1)
         return np.where(self.key[entry] == wanted, entry + 1, 0)
@@ -289,7 +289,7 @@ class _Trie:
         if len(twice):
             word = _show(encoded[numbers[twice[0]]])
             line = section.first_line + int(twice[0])
-            raise UserError(f"{self.path}:{line}: the word '{word}' stands twice among the 1-grams")
+            raise UserError(f"{self.path}:{line}: the word '{word}' is given twice in the 1-grams")
         for line, text in enumerate(encoded, start=section.first_line):
             try:
                 text.decode()

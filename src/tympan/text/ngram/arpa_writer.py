@@ -1,4 +1,4 @@
-"""Writes a model as ARPA text, a block of lines at a time and without a loop over them."""
+"""Write a model as an ARPA file, one block of lines at a time, without a loop over lines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tympan.text.ngram.scratch import Array
 _LINES = 1 << 16
 _DECIMALS = 6
 _DIGITS = 3 + _DECIMALS
-"""Of a logarithm: the lowest that is written is -999.999999."""
+"""Number of digits of a logarithm: the lowest value that can be written is -999.999999."""
 
 
 def write_arpa(model: NgramModel, path: str | os.PathLike[str]) -> None:
-    """Write `path`, compressed if its name ends with .gz. The file appears when it is complete."""
+    """Write `path` atomically, compressed if its name ends with .gz."""
     with atomic_write(path, "wb") as stream:
         if str(path).endswith(".gz"):
-            # No time in the header: the same model gives the same file.
+            # No time in the header, so that the same model gives the same file.
             with gzip.GzipFile(fileobj=stream, mode="wb", compresslevel=6, filename="", mtime=0) as compressed:
                 write_arpa_lines(model, compressed)
         else:
@@ -46,7 +46,7 @@ def write_arpa_lines(model: NgramModel, stream: IO[bytes] | gzip.GzipFile) -> No
 
 
 def _lines(model: NgramModel, table: _WordTable, order: int, first: int, last: int) -> bytes:
-    """Every line is a row of bytes with gaps (NUL) that are closed in the end."""
+    """Format a block. Every line is a row of bytes with gaps (NUL), which are removed at the end."""
     rows = last - first
     columns = [_numbers(model.log_prob[first:last]), _constant(b"\t", rows)]
     for position, words in enumerate(model.ngrams(first, last).T):
@@ -62,7 +62,7 @@ def _lines(model: NgramModel, table: _WordTable, order: int, first: int, last: i
 
 
 class _WordTable:
-    """Words as bytes, to be gathered many at a time."""
+    """Words as bytes, so that many can be gathered at once."""
 
     def __init__(self, words: list[str]) -> None:
         encoded = [word.encode() for word in words]
@@ -83,7 +83,7 @@ def _constant(text: bytes, rows: int) -> Array:
 
 
 def _numbers(values: Array) -> Array:
-    """Decimal text of logarithms, right-aligned: a sign, the digits, six decimals; NUL in front of the first digit."""
+    """Format logarithms right-aligned: sign, digits, six decimals. NUL is used for padding before the sign."""
     scaled = np.rint(np.abs(values.astype(np.float64)) * 10**_DECIMALS).astype(np.uint32)
     text = np.zeros((len(values), 1 + _DIGITS + 1), np.uint8)
     rest = scaled
@@ -95,5 +95,5 @@ def _numbers(values: Array) -> Array:
             text[:, column] *= scaled >= 10**place
     text[:, -1 - _DECIMALS] = ord(".")
     text[:, 0] = np.where(values < 0, ord("-"), 0)
-    text[scaled == 0, :-1] = 0  # 0, as lmplz writes where there is no back-off
+    text[scaled == 0, :-1] = 0  # 0, as lmplz writes if there is no backoff
     return text

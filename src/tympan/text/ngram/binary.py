@@ -1,7 +1,7 @@
-"""A model as one file of arrays that is mapped into memory: it loads at once, and processes share it.
+"""Save a model as one file of arrays that is memory-mapped: it loads instantly, and processes share it.
 
-Layout: a magic number, the length of a JSON header (little-endian 64-bit), the header, then the arrays that it names,
-each at a multiple of 64 bytes. Nothing in it is executed.
+Layout: a magic number, the length of a JSON header (little-endian 64-bit), the header, and the arrays listed in it,
+each at a multiple of 64 bytes. Loading runs no code from the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TYPES = {"<i4", "<i8", "<f4", "|u1"}
 
 
 def write_binary(model: NgramModel, path: str | os.PathLike[str]) -> None:
-    """Write `path`; it appears when it is complete."""
+    """Write `path` atomically."""
     arrays = {"words": np.frombuffer("\n".join(model.words).encode(), np.uint8)}
     arrays |= {name: getattr(model, name) for name in _ARRAYS}
     layout = {name: [array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()}
@@ -37,11 +37,11 @@ def write_binary(model: NgramModel, path: str | os.PathLike[str]) -> None:
 
 
 def read_binary(path: str | os.PathLike[str]) -> NgramModel:
-    """Map `path`. Its arrays are read-only."""
+    """Memory-map `path`. The arrays are read-only."""
     try:
         with open(path, "rb") as stream:
             if stream.read(len(MAGIC)) != MAGIC:
-                raise UserError(f"{path}: not a binary n-gram model of Tympan")
+                raise UserError(f"{path}: not a binary n-gram model written by Tympan")
             header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
             arrays = {}
             for name, (kind, size) in header["arrays"].items():
@@ -49,11 +49,11 @@ def read_binary(path: str | os.PathLike[str]) -> NgramModel:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged n-gram model ({error}); make it again") from None
+        raise UserError(f"{path}: damaged n-gram model ({error}); create it again") from None
     counts = [int(count) for count in header["counts"]]
     words = arrays.pop("words").tobytes().decode().split("\n")
     if set(arrays) != set(_ARRAYS) or sum(counts) != len(arrays["word"]) or counts[0] != len(words):
-        raise UserError(f"{path}: damaged n-gram model (sizes disagree); make it again")
+        raise UserError(f"{path}: damaged n-gram model (array sizes do not match); create it again")
     return NgramModel(words=words, counts=counts, **arrays)
 
 
@@ -72,7 +72,7 @@ def _map(stream: IO[bytes], kind: str, size: int) -> Array:
     start = stream.tell() + -stream.tell() % _ALIGNMENT
     stop = start + np.dtype(kind).itemsize * size
     if size < 1 or stop > os.fstat(stream.fileno()).st_size:
-        raise ValueError("it is cut off")
+        raise ValueError("the file is truncated")
     array = np.memmap(stream, dtype=kind, mode="r", offset=start, shape=(size,))
     stream.seek(stop)
     return array

@@ -1,4 +1,4 @@
-"""Training text as one array of word numbers."""
+"""Read training text as one array of word ids."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ SPECIAL_WORDS = ("<s>", "</s>", "<unk>")
 
 _BLOCK_BYTES = 1 << 22
 _BOM = b"\xef\xbb\xbf"
-# A line's end is one token of a split block. No text may hold this byte, so that it is not mistaken for a word.
+# The end of a line is one token of a split block. Text must not contain this byte, which would be mistaken for it.
 _LINE_END = b"\0"
 _SPECIAL = re.compile(rb"(?<![^ \t\r\n\v\f])(?:<s>|</s>|<unk>)(?![^ \t\r\n\v\f])")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Sentences one after the other, each ended by EOS; beginnings are implied."""
+    """Concatenated sentences, each with EOS at its end, without a start symbol."""
 
     tokens: Array  # int32
     words: list[str]
     sentences: int
     empty_sentences: int
     longest: int
-    """Tokens of the longest sentence, without its end."""
+    """Number of tokens of the longest sentence, without EOS."""
 
 
 def read_corpus(path: str, *, scratch: Scratch, skip_symbols: bool = False) -> Corpus:
-    """Sentences of `path` ('-': standard input; gzip is recognised), one a line, tokens separated by white space.
+    """Read one sentence per line, tokens separated by whitespace, from `path` ('-': standard input), plain or gzip.
 
-    An empty line is an empty sentence, as for lmplz. Only ASCII white space separates: U+3000 is part of a word.
+    An empty line is an empty sentence, as in lmplz. Only ASCII whitespace separates tokens: U+3000 is part of a word.
     """
     numbers: defaultdict[bytes, int] = defaultdict()
     numbers.default_factory = numbers.__len__
@@ -60,14 +60,14 @@ def read_corpus(path: str, *, scratch: Scratch, skip_symbols: bool = False) -> C
             tokens.append(ids)
     if not longest:
         raise UserError(
-            f"{path}: no token in {sentences} lines; expected is one sentence a line, tokens separated by spaces"
+            f"{path}: no tokens in {sentences} lines; expected one sentence per line, tokens separated by spaces"
         )
     words = [*SPECIAL_WORDS, *(word.decode() for word in list(numbers)[len(SPECIAL_WORDS) :])]
     return Corpus(tokens.finish(), words, sentences, empty, longest)
 
 
 def _blocks_of_lines(stream: IO[bytes]) -> Iterator[bytes]:
-    """Whole lines, a few megabytes at a time; the last line gets its end if it lacks one."""
+    """Yield blocks of complete lines of a few megabytes. A missing newline at the end is added."""
     block = stream.read(_BLOCK_BYTES).removeprefix(_BOM)
     while block:
         block += stream.readline()
@@ -81,16 +81,16 @@ def _check(block: bytes, path: str, *, first_line: int, skip_symbols: bool) -> N
     except UnicodeDecodeError as error:
         line = first_line + block.count(b"\n", 0, error.start)
         raise UserError(
-            f"{path}:{line}: not UTF-8 (byte 0x{block[error.start]:02x}); convert it first, for example: "
+            f"{path}:{line}: not UTF-8 (byte 0x{block[error.start]:02x}); convert the file first, for example: "
             "iconv -f GB18030 -t UTF-8"
         ) from None
     if (at := block.find(b"\0")) >= 0:
         line = first_line + block.count(b"\n", 0, at)
-        raise UserError(f"{path}:{line}: a NUL byte: this is no UTF-8 text (UTF-16? convert it with iconv)")
+        raise UserError(f"{path}:{line}: found a NUL byte, so this is not UTF-8 text. If it is UTF-16, use iconv")
     is_suspect = any(word.encode() in block for word in SPECIAL_WORDS)  # many times faster than the pattern
     if is_suspect and not skip_symbols and (found := _SPECIAL.search(block)):
         line = first_line + block.count(b"\n", 0, found.start())
         raise UserError(
-            f"{path}:{line}: {found.group().decode()} has its own meaning in a language model and may not be a token "
-            "of the text; remove it, or pass --skip_symbols to treat <s>, </s> and <unk> as spaces"
+            f"{path}:{line}: {found.group().decode()} is a special symbol of language models and can't be a token "
+            "of the text; remove it, or use --skip_symbols to treat <s>, </s> and <unk> as spaces"
         )

@@ -1,7 +1,7 @@
-"""Distinct n-grams of a text with their counts, sorted by their last word, then the one before it, and so on.
+"""Distinct n-grams of a text with their counts, sorted by their last word, then the word before it, and so on.
 
-In this order ("suffix order") the n-grams that end alike lie together, so that every shorter n-gram is a run of longer
-ones. An n-gram is a key: the number of the shorter n-gram that ends it, shifted left, plus its first word.
+In this order ("suffix order"), n-grams with the same suffix are adjacent. An n-gram is stored as an integer key: the
+index of its suffix, the (n-1)-gram without the first word, shifted left, plus its first word.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ class OrderCounts:
     """The distinct n-grams of one order, in suffix order."""
 
     suffix: Array
-    """For each n-gram, the index of the (n-1)-gram that ends it; of unigrams, nothing."""
+    """For each n-gram, the index of the (n-1)-gram that is its suffix. Empty for unigrams."""
     first: Array
     """Its first word."""
     raw: Array
-    """How often it occurs."""
+    """Number of occurrences."""
     preceding: Array | None
-    """How many different words precede it (<s> is one of them); not known of the highest order."""
+    """Number of distinct words that precede it, including <s>. Unknown for the highest order."""
 
 
 def count_orders(tokens: Array, *, order: int, vocab_size: int, scratch: Scratch) -> list[OrderCounts]:
-    """Counts of all orders (index 0 is order 1). Sentences are preceded by as many <s> as an n-gram reaches."""
+    """Count n-grams of all orders (index 0 is order 1). Sentences are padded with <s> at the start."""
     bits = max(1, (vocab_size - 1).bit_length())
-    # Where a whole n-gram does not fit into a key, its last words are replaced by the rank of that shorter n-gram.
+    # If an n-gram does not fit into a key, its last words are replaced by the index of that shorter n-gram.
     tails: list[Array] = [np.arange(vocab_size, dtype=np.int64)]
     while len(tails) < order and int(len(tails[-1]) - 1).bit_length() + (order - len(tails)) * bits > KEY_BITS:
         chunks = _keys(tokens, tails, order=len(tails) + 1, bits=bits, scratch=scratch)
@@ -56,7 +56,7 @@ def count_orders(tokens: Array, *, order: int, vocab_size: int, scratch: Scratch
 
 
 def _keys(tokens: Array, tails: list[Array], *, order: int, bits: int, scratch: Scratch) -> Iterator[Array]:
-    """Key of the n-gram that ends at each token, a chunk at a time."""
+    """Yield the key of the n-gram that ends at each token, one chunk at a time."""
     for chunk in scratch.blocks(len(tokens)):
         reach = min(chunk.start, order - 1)
         words = np.asarray(tokens[chunk.start - reach : chunk.stop])
@@ -77,7 +77,7 @@ def _keys(tokens: Array, tails: list[Array], *, order: int, bits: int, scratch: 
 
 
 def find_sorted(haystack: Array, needles: Array) -> Array:
-    """Index of each needle. Sorted needles walk through memory in one direction, which is several times faster."""
+    """Return the index of each needle. Needles are sorted first, because sequential access is several times faster."""
     order = np.argsort(needles)
     found = np.empty(len(needles), np.int64)
     found[order] = np.searchsorted(haystack, needles[order])
@@ -85,7 +85,7 @@ def find_sorted(haystack: Array, needles: Array) -> Array:
 
 
 def sorted_counts(chunks: Iterable[Array], scratch: Scratch) -> tuple[Array, Array]:
-    """Distinct keys of all chunks, ascending, and how often each occurs. A chunk is sorted alone; runs are merged."""
+    """Return distinct keys of all chunks, ascending, and their counts. Each chunk is sorted, then they are merged."""
     runs = []
     for chunk in chunks:
         keys, counts = _distinct(np.sort(chunk), None)
@@ -111,7 +111,7 @@ def _distinct(keys: Array, weights: Array | None) -> tuple[Array, Array]:
 
 
 def _merge(runs: list[tuple[Array, Array]], scratch: Scratch) -> tuple[Array, Array]:
-    """Merge sorted runs, one range of keys after another; a range holds about as many rows as a block."""
+    """Merge sorted runs, one range of keys after another. A range has about as many rows as a block."""
     total = sum(len(keys) for keys, _ in runs)
     stride = max(1, scratch.rows // (8 * len(runs)))
     samples = np.sort(np.concatenate([keys[::stride] for keys, _ in runs]))
@@ -135,10 +135,10 @@ def _merge(runs: list[tuple[Array, Array]], scratch: Scratch) -> tuple[Array, Ar
 def _split_first_word(
     keys: Array, raw: Array, bits: int, scratch: Scratch
 ) -> tuple[Array, Array, tuple[Array, Array, Array]]:
-    """Cut the first word off sorted n-gram keys.
+    """Split the first word off sorted n-gram keys.
 
-    Gives for each n-gram the index of its suffix and its first word, and of the suffixes keys, raw counts, and how many
-    words precede each.
+    Returns for each n-gram the index of its suffix and its first word, and for each suffix its key, its number of
+    occurrences, and the number of distinct words that precede it.
     """
     suffix, first = scratch.empty(len(keys), index_type(len(keys))), scratch.empty(len(keys), np.int32)
     shorter, shorter_raw, preceding = (scratch.growing(np.int64) for _ in range(3))
@@ -155,7 +155,7 @@ def _split_first_word(
 
 
 def _blocks_of_runs(keys: Array, bits: int, scratch: Scratch) -> Iterator[slice]:
-    """Blocks of sorted keys that never part n-grams which differ in their first word alone."""
+    """Yield blocks of sorted keys. N-grams that differ only in their first word are always in the same block."""
     start = 0
     while start < len(keys):
         last = int(keys[min(len(keys), start + scratch.rows) - 1])
@@ -165,7 +165,7 @@ def _blocks_of_runs(keys: Array, bits: int, scratch: Scratch) -> Iterator[slice]
 
 
 def _unigrams(keys: Array, raw: Array, preceding: Array | None, vocab_size: int) -> OrderCounts:
-    """Every word, also those that no n-gram ends with (<s>, <unk>), so that a unigram's index is its word."""
+    """Return unigrams for all words, even if no n-gram ends with them (<s>, <unk>), so that index = word."""
     all_raw, all_preceding = np.zeros(vocab_size, np.int64), np.zeros(vocab_size, np.int64)
     all_raw[keys] = raw
     if preceding is not None:

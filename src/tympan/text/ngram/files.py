@@ -1,4 +1,4 @@
-"""Opening text that may be compressed, or standard input."""
+"""Open text files that may be compressed, or standard input."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 @contextmanager
 def open_bytes(path: str) -> Iterator[IO[bytes]]:
-    """The bytes of `path` ('-': standard input), decompressed if they are gzip's."""
+    """Open `path` ('-': standard input) for reading bytes. Gzip files are decompressed."""
     try:
         raw = open(0 if path == "-" else path, "rb", closefd=path != "-")  # noqa: SIM115
         is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC

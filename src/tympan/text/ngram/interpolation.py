@@ -1,7 +1,7 @@
-"""From adjusted counts and discounts to probabilities and back-off weights, order by order.
+"""Compute probabilities and backoff weights from adjusted counts and discounts, one order after the other.
 
-N-grams come in suffix order (see counts.py) and leave in context order (see model.py). For a given context, both orders
-sort by the last word: a stable sort by context, done as a counting sort over blocks, is all that it takes.
+The input is in suffix order (see counts.py), the output in context order (see model.py). For a given context, both are
+sorted by the last word. So a stable sort by context is enough. It is done as a counting sort over blocks.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from tympan.text.ngram.scratch import Array, Scratch, index_type
 
 @dataclass(frozen=True)
 class AdjustedCounts:
-    """The n-grams of one order, in suffix order; `<s>` stands only at the beginning of one."""
+    """The n-grams of one order, in suffix order. `<s>` can only be the first word of an n-gram."""
 
     suffix: Array
-    """Index of the (n-1)-gram that ends it."""
+    """Index of the (n-1)-gram that is its suffix."""
     first: Array
     """Its first word."""
     adjusted: Array
     is_kept: Array
-    """False: pruned. It counts for its context, and then is not written."""
+    """False: the n-gram is pruned. It is included in the counts of its context, but not written."""
 
 
 @dataclass(frozen=True)
 class _Done:
-    """What the next order asks about the n-grams of a finished one, in suffix order."""
+    """Data about the n-grams of a finished order that the next order needs, in suffix order."""
 
-    key: Array | None  # suffix and first word, ascending: to find an n-gram; of unigrams the index is the word
+    key: Array | None  # suffix and first word, ascending, to look up an n-gram; None for unigrams: index = word
     context: Array  # index of the n-gram without its last word, in the order below
     last: Array  # last word
     prob: Array
-    position: Array  # place in context order among those kept
+    position: Array  # index in context order among the n-grams that are kept
 
 
 def interpolate(
     orders: list[AdjustedCounts], *, discounts: list[Sequence[float]], words: list[str], scratch: Scratch
 ) -> NgramModel:
-    """The model, up to the highest order that pruning left. `orders` is emptied on the way, to free finished arrays."""
+    """Build the model, up to the highest order with n-grams left after pruning. `orders` is emptied to free memory."""
     counts = [count for found in orders if (count := int(np.count_nonzero(found.is_kept)))]
     entries, states = sum(counts), 1 + sum(counts[:-1])
     model = NgramModel(
@@ -64,11 +64,11 @@ def interpolate(
 
 
 def _unigrams(counts: AdjustedCounts, discounts: Sequence[float], model: NgramModel) -> _Done:
-    """Interpolated with the uniform distribution over all words but <s>, which is never predicted."""
+    """Interpolate unigrams with the uniform distribution over all words except <s>, which is never predicted."""
     taken = _taken(counts.adjusted, discounts)
     total, size = counts.adjusted.sum(), len(counts.first)
     prob = (counts.adjusted - taken) / total + taken.sum() / total / (size - 1)
-    prob[BOS] = 1.0  # lmplz writes 0 for its logarithm
+    prob[BOS] = 1.0  # lmplz writes a log probability of 0
     model.word[:size] = counts.first
     model.log_prob[:size] = np.log10(prob)
     return _Done(None, np.zeros_like(counts.first), counts.first, prob, counts.first)
@@ -90,7 +90,7 @@ def _next_order(
         sort = _stable_order(found)
         starts = _run_starts(found[sort])
         contexts = found[sort[starts]]
-        # What pruned n-grams had goes to the back-off as a whole.
+        # The probability of pruned n-grams goes to the backoff weight.
         taken = np.where(is_kept, _taken(adjusted, discounts), adjusted)
         total[contexts] += np.add.reduceat(adjusted[sort], starts)
         spare[contexts] += np.add.reduceat(taken[sort], starts)
@@ -106,7 +106,7 @@ def _next_order(
         prob=scratch.empty(size, np.float32),
         position=scratch.empty(size, index_type(size)),
     )
-    next_place = following  # rewritten by _write_contexts: where the next n-gram of this context goes
+    next_place = following  # rewritten by _write_contexts: index of the next n-gram of this context
     for block in scratch.blocks(size):
         found, suffix, is_kept = context[block], counts.suffix[block], counts.is_kept[block]
         adjusted = counts.adjusted[block]
@@ -129,11 +129,11 @@ def _next_order(
 
 
 def _contexts(counts: AdjustedCounts, block: slice, below: _Done, bits: int) -> Array:
-    """Index, one order below, of each n-gram without its last word."""
+    """Return the index, in the next lower order, of each n-gram without its last word."""
     first = counts.first[block]
     if below.key is None:
         return first
-    # The context's own suffix is the n-gram without its first and last word: the context of the suffix.
+    # The suffix of the context is the n-gram without its first and last word, which is the context of the suffix.
     middle = below.context[counts.suffix[block]].astype(np.int64)
     return find_sorted(below.key, middle << bits | first)
 
@@ -141,15 +141,15 @@ def _contexts(counts: AdjustedCounts, block: slice, below: _Done, bits: int) -> 
 def _write_contexts(
     n: int, total: Array, spare: Array, following: Array, below: _Done, model: NgramModel, scratch: Scratch
 ) -> Array:
-    """Write back-off weights and children of the (n-1)-grams. Gives the weights, in suffix order.
+    """Write backoff weights and children of the (n-1)-grams. Returns the weights, in suffix order.
 
-    `following`, how many n-grams follow each context, becomes where the first of them goes.
+    `following`, the number of n-grams that follow each context, is replaced by the index of the first of them.
     """
     first_state = 1 + model.first_entry(n - 1)
     states = slice(first_state, first_state + model.counts[n - 2])
     share = spare
     for block in scratch.blocks(len(share)):
-        # A context that nothing follows, such as </s>, leaves all to its suffix.
+        # A context without continuations, such as </s>, backs off to its suffix with weight 1.
         np.divide(spare[block], total[block], out=share[block], where=total[block] > 0)
         share[block][total[block] == 0] = 1.0
         position = below.position[block]
@@ -166,7 +166,7 @@ def _write_contexts(
 
 
 def _places(contexts: Array, next_place: Array) -> Array:
-    """A place for each n-gram: the next free one of its context, in the order given."""
+    """Return an index for each n-gram: the next free one of its context, in the order given."""
     sort = _stable_order(contexts)
     starts = _run_starts(contexts[sort])
     lengths = np.diff(starts, append=len(sort))
@@ -186,7 +186,7 @@ def _run_starts(values: Array) -> Array:
 
 
 def _stable_order(values: Array) -> Array:
-    """Stable argsort. Value and place in one integer sort many times faster than by reference, where they fit."""
+    """Stable argsort. If value and index fit into one integer, sorting these is many times faster than argsort."""
     place_bits = len(values).bit_length()
     if not len(values) or int(values.max()).bit_length() + place_bits > 63:
         return np.argsort(values, kind="stable")

@@ -1,7 +1,7 @@
-"""Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), as KenLM's lmplz estimates it.
+"""Interpolated modified Kneser-Ney smoothing (Chen and Goodman 1998), as in KenLM's lmplz.
 
 The steps are those of Heafield et al., "Scalable Modified Kneser-Ney Language Model Estimation" (2013): adjusted
-counts, discounts, and, order by order, normalisation and interpolation (interpolation.py).
+counts, discounts, and, for each order, normalization and interpolation (interpolation.py).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)
 class Estimate:
     model: NgramModel
     discounts: list[Sequence[float]]
-    """Of each order: what is taken from n-grams counted once, twice, and three times or more."""
+    """For each order: the discounts of n-grams counted once, twice, and three times or more."""
     fallback_orders: list[int]
-    """Orders whose counts give no discounts, so that the fallback was used."""
+    """Orders that use the fallback, because their counts give no valid discounts."""
 
 
 def estimate(
@@ -40,8 +40,9 @@ def estimate(
 ) -> Estimate:
     """Estimate a model of this order.
 
-    `prune`: n-grams that occur this often or less are dropped; a threshold for each order, the last one for all higher
-    ones (unigrams always stay). `fallback`: discounts for an order whose counts give none; without it that is an error.
+    `prune`: n-grams that occur this often or less are removed. There is one threshold per order; the last one is used
+    for all higher orders. Unigrams are always kept. `fallback`: discounts for an order whose counts give no valid
+    discounts. If it is None, this is an error.
     """
     thresholds = _thresholds(prune, order)
     counts = count_orders(corpus.tokens, order=order, vocab_size=len(corpus.words), scratch=scratch)
@@ -50,8 +51,8 @@ def estimate(
     for n, found in enumerate(orders, start=1):
         if not len(found.first):
             raise UserError(
-                f"the text has no {n}-gram: its longest sentence has {corpus.longest} token(s), {corpus.longest + 2} "
-                f"with its beginning and end; ask for order {n - 1} or less"
+                f"the text has no {n}-gram: its longest sentence has {corpus.longest} token(s), or "
+                f"{corpus.longest + 2} with <s> and </s>; use order {n - 1} or less"
             )
     discounts: list[Sequence[float]] = []
     fallback_orders = []
@@ -60,8 +61,8 @@ def estimate(
         if problem:
             if fallback is None:
                 raise UserError(
-                    f"no Kneser-Ney discounts for {n}-grams: {problem}; the text is small or artificial. "
-                    "Pass --discount_fallback to use 0.5 1 1.5 there"
+                    f"no Kneser-Ney discounts for {n}-grams: {problem}; the text is probably small or artificial. "
+                    "Use --discount_fallback to use 0.5 1 1.5 for this order"
                 )
             values = fallback
             fallback_orders.append(n)
@@ -74,17 +75,17 @@ def _thresholds(prune: Sequence[int], order: int) -> list[int]:
     given = list(prune) or [0]
     if len(given) > order or given[0] < 0 or given != sorted(given):
         raise UserError(
-            f"--prune {' '.join(map(str, given))}: at most {order} thresholds are expected, one for each order, none "
-            "smaller than the one before it, such as 0 0 1"
+            f"--prune {' '.join(map(str, given))}: give at most {order} thresholds, one per order, none smaller than "
+            "the one before it, such as 0 0 1"
         )
     return given + given[-1:] * (order - len(given))
 
 
 def _adjust(counts: list[OrderCounts], thresholds: list[int], scratch: Scratch) -> list[AdjustedCounts]:
-    """Counts as Kneser and Ney want them: how many different words precede an n-gram.
+    """Compute the adjusted counts of Kneser and Ney: the number of distinct words that precede an n-gram.
 
-    Of the highest order, and where only <s> can precede, how often it occurs. N-grams with <s> elsewhere than at
-    their beginning came from the padding and are left out.
+    For the highest order, and for n-grams that start with <s>, it is the number of occurrences. N-grams with <s> after
+    the first word come from the padding and are removed.
     """
     orders: list[AdjustedCounts] = []
     can_be_suffix, number = counts[0].first != BOS, counts[0].first
@@ -111,7 +112,7 @@ def _adjust(counts: list[OrderCounts], thresholds: list[int], scratch: Scratch) 
 
 
 def _counts_of_counts(adjusted: Array, scratch: Scratch) -> Array:
-    """How many n-grams have the counts 0, 1, 2, 3, 4."""
+    """Return the number of n-grams with the counts 0, 1, 2, 3, 4."""
     found = np.zeros(6, np.int64)
     for block in scratch.blocks(len(adjusted)):
         found += np.bincount(np.minimum(adjusted[block], 5), minlength=6)
@@ -119,10 +120,10 @@ def _counts_of_counts(adjusted: Array, scratch: Scratch) -> Array:
 
 
 def _discounts(n: Array) -> tuple[Sequence[float], str]:
-    """Chen and Goodman's equation 26, or what is wrong with the counts."""
+    """Return the discounts by equation 26 of Chen and Goodman, and a message if the counts give no valid discounts."""
     if not n[1:4].all():
         missing = 1 + int(np.flatnonzero(n[1:4] == 0)[0])
-        return (), f"none of them has the (adjusted) count {missing}"
+        return (), f"no n-gram of this order has the adjusted count {missing}"
     ratio = n[1] / (n[1] + 2 * n[2])
     values = [float(j - (j + 1) * ratio * n[j + 1] / n[j]) for j in (1, 2, 3)]
     for j, value in enumerate(values, start=1):

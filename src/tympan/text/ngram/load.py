@@ -1,4 +1,4 @@
-"""Loads an n-gram model from whichever file holds it."""
+"""Load an n-gram model from a file of any supported format."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _KENLM_MAGIC = b"mmap lm http://kheafield.com/code format version"
 
 
 def load_ngram(path: str | os.PathLike[str]) -> NgramModel:
-    """ARPA text, plain or gzip, or Tympan's binary file, told apart by what is in it."""
+    """Load ARPA text, plain or gzip, or Tympan's binary format. The format is detected from the content."""
     if not Path(path).is_file():
         raise UserError(f"{path}: no such n-gram model")
     if is_binary(path):
         return read_binary(path)
     with open(path, "rb") as stream:
         if stream.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC:
-            raise UserError(f"{path}: a binary file of KenLM; give the ARPA file that it was made from")
+            raise UserError(f"{path}: this is a binary file of KenLM; use the ARPA file that it was made from")
     return read_arpa(str(path))

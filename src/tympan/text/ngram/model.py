@@ -1,8 +1,8 @@
-"""An n-gram model as flat arrays: a trie of contexts, in order of length, whose nodes are integers.
+"""An n-gram model stored in flat arrays: a trie of contexts whose nodes are integers.
 
 Entry e is one n-gram. Entries are sorted by order, then by context, then by word, so that the words which may follow a
-context lie together. State 0 is the empty context; state e + 1 is the n-gram of entry e as a context, for all orders
-but the highest. `children[s]` is the first entry that extends state s, `children[s + 1]` the end of them.
+context are adjacent. State 0 is the empty context. State e + 1 is the n-gram of entry e as a context, for all orders
+except the highest. Entries `children[s]` to `children[s + 1] - 1` extend state s.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tympan.text.ngram.scratch import Array
 
 @dataclass(frozen=True)
 class NgramModel:
-    """Log10 probabilities and back-off weights of all n-grams (E entries, S states)."""
+    """Log10 probabilities and backoff weights of all n-grams (E entries, S states)."""
 
     words: list[str]
     counts: list[int]
-    """Entries of each order."""
+    """Number of entries of each order."""
     word: Array  # (E,) int32: the last word of each n-gram
     log_prob: Array  # (E,) float32
     backoff: Array  # (S,) float32
-    suffix: Array  # (E,) int: state of the longest proper suffix that the model knows
+    suffix: Array  # (E,) int: state of the longest proper suffix that is in the model
     children: Array  # (S + 1,) int
 
     @property
@@ -36,16 +36,16 @@ class NgramModel:
         return len(self.backoff)
 
     def first_entry(self, order: int) -> int:
-        """Where the n-grams of this order begin."""
+        """Return the index of the first n-gram of this order."""
         return sum(self.counts[: order - 1])
 
     def contexts(self, entries: Array) -> Array:
-        """State that each of these entries extends."""
-        # Of one type: else the whole array would be converted for every call.
+        """Return the state that each of these entries extends."""
+        # Use the same dtype, or the whole array would be converted in every call.
         return np.searchsorted(self.children, entries.astype(self.children.dtype), side="right") - 1
 
     def ngrams(self, first: int, last: int) -> Array:
-        """Words of the entries first..last-1, which must be of one order: (entries, order) word numbers."""
+        """Return the words of entries first..last-1, which must have the same order: (entries, order) word ids."""
         entries = np.arange(first, last)
         columns = []
         while True:

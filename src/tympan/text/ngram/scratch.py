@@ -1,4 +1,4 @@
-"""Working arrays: in memory while they are small, in unnamed temporary files when they are not."""
+"""Working arrays: in memory if they are small, in unnamed temporary files if they are large."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Scratch:
-    """Makes arrays within a memory budget. The files have no name: they vanish with the process, however it ends."""
+    """Creates arrays within a memory budget. The files have no name, so they disappear when the process ends."""
 
     memory_bytes: int = 1 << 28
     folder: Path | None = None
 
     @property
     def rows(self) -> int:
-        """Rows to handle at once: a step holds about sixteen columns of eight bytes for each."""
+        """Number of rows to process at once. A step needs about sixteen columns of eight bytes per row."""
         return max(1024, self.memory_bytes // 128)
 
     def empty(self, size: int, dtype: DTypeLike) -> Array:
-        """An uninitialised array."""
+        """Return an uninitialized array."""
         kind = np.dtype(dtype)
         if size * kind.itemsize <= self.memory_bytes // 16:
             return np.empty(size, kind)
         with self._new_file() as file, _enough_room():
             if hasattr(os, "posix_fallocate"):
-                # A full disk is an error here; in a mapped file it would end the process without a word.
+                # Here a full disk raises an error. In a mapped file, it would kill the process without a message.
                 os.posix_fallocate(file.fileno(), 0, size * kind.itemsize)
             return np.memmap(file, dtype=kind, mode="w+", shape=(size,))
 
     def zeros(self, size: int, dtype: DTypeLike) -> Array:
         array = self.empty(size, dtype)
-        if not isinstance(array, np.memmap):  # a new file reads as zeros
+        if not isinstance(array, np.memmap):  # a new file contains zeros
             array.fill(0)
         return array
 
     def blocks(self, size: int) -> Iterator[slice]:
-        """Consecutive slices of at most `rows`."""
+        """Yield consecutive slices of at most `rows`."""
         for start in range(0, size, self.rows):
             yield slice(start, min(size, start + self.rows))
 
@@ -62,7 +62,7 @@ class Scratch:
 
 @dataclass
 class GrowingArray:
-    """An array whose length is not known beforehand, written to a file."""
+    """An array of unknown length, written to a file."""
 
     dtype: DTypeLike
     file: IO[bytes]
@@ -74,7 +74,7 @@ class GrowingArray:
         self.size += len(values)
 
     def finish(self) -> Array:
-        """The whole array, mapped."""
+        """Return the complete array, memory-mapped."""
         with _enough_room():
             self.file.flush()
         if not self.size:
@@ -90,10 +90,10 @@ def _enough_room() -> Iterator[None]:
         yield
     except OSError as error:
         raise UserError(
-            f"temporary files cannot be written: {error.strerror}; choose a folder with room by --temp_dir"
+            f"can't write temporary files: {error.strerror}; use --temp_dir to choose a folder with more free space"
         ) from None
 
 
 def index_type(size: int) -> type[np.signedinteger[Any]]:
-    """The smallest integer that counts to `size`."""
+    """Return the smallest integer type that can hold `size`."""
     return np.int32 if size < 2**31 else np.int64
