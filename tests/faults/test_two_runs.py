@@ -37,5 +37,5 @@ def test_a_second_run_is_rejected(beeps: Path, tmp_path: Path, processes: str) -
         first.wait()
     again = run(beeps, tmp_path, "--max_epoch", "1")
     assert again.returncode == 0, again.stderr
-    assert "ended without removing it; taking it over" in again.stderr
+    assert "has died; taking over the lock" in again.stderr
     assert not (tmp_path / ".lock").exists()

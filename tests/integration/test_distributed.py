@@ -168,7 +168,7 @@ def test_a_rank_that_hangs_is_found_and_named(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert time.monotonic() - begin < 60
     assert "no progress for 3 s" in done.stderr
-    assert "not waiting for anyone, so hold the others up: 1" in done.stderr
+    assert "not waiting, so they block the others: 1" in done.stderr
     assert "lost_in_thought" in done.stderr
     assert "rank 0: waiting in any" in done.stderr
 

@@ -151,7 +151,7 @@ def test_no_accelerator(workplace: Path) -> None:
     if torch.accelerator.is_available():
         pytest.skip("there is an accelerator here")
     message = recipe(workplace, "aishell", "--data_url", "archives", "--stage", "3", code=2).stderr
-    assert "--ngpu 1 asks for 1 accelerator" in message
+    assert "--ngpu 1 needs 1 accelerator" in message
     assert "--ngpu 0" in message
 
 

@@ -130,7 +130,7 @@ mount -o remount,size=100m {place}
     [
         (1500, "downloads: 748 kB must still be downloaded"),
         (2100, "the disk is full while unpacking data_aishell.tgz"),
-        (3700, "No space left on device. What was finished is kept: make room, then run the same command again."),
+        (3700, "No space left on device. Finished results are kept: free some space, then run the same command again."),
     ],
     ids=["download", "unpack", "features"],
 )
@@ -157,7 +157,7 @@ def test_no_memory(with_features: Path) -> None:
     """An allocation that no machine can serve."""
     huge = ["--asr_args", "--encoder_conf linear_units=1000000 output_size=1000000", "--tag", "huge"]
     message = aishell(with_features, "--stage", "train", "--stop_stage", "train", *huge, code=2).stderr
-    assert "tympan: error: memory ran out (can't allocate memory: you tried to allocate" in message
+    assert "tympan: error: out of memory (can't allocate memory: you tried to allocate" in message
     assert "--batch_size or --batch_bins" in message
 
 
@@ -195,6 +195,6 @@ def test_port_taken(beeps: Path, tmp_path: Path, agents: tuple[str, ...]) -> Non
             env=environment(), capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
     assert done.returncode == 2
-    assert f"tympan: error: --dist_master_port {port}: the port is taken on this host" in done.stderr
-    assert "Choose another one, the same on every host" in done.stderr
+    assert f"tympan: error: --dist_master_port {port}: the port is in use on this host" in done.stderr
+    assert "Use another port, the same on every host" in done.stderr
     assert "Traceback" not in done.stderr

@@ -22,7 +22,7 @@ def fail_at_three(number: int) -> int:
 
 
 def die_once(job: tuple[int, str]) -> int:
-    """The worker that meets number 5 for the first time kills itself."""
+    """The first worker that gets number 5 kills itself."""
     number, folder = job
     mark = Path(folder, "died")
     if number == 5 and not mark.exists():
@@ -38,7 +38,7 @@ def die_always(number: int) -> int:
 
 
 def write_slowly(job: tuple[int, str]) -> tuple[int, int]:
-    """Write one output file, whole or not at all; tell who did it."""
+    """Write one output file atomically, and record which process wrote it."""
     number, folder = job
     with atomic_write(Path(folder, f"{number}.txt")) as stream:
         stream.write(f"{number}\n")

@@ -1,4 +1,4 @@
-"""--dist_backend: ESPnet2's default takes what the device has, anything else must fit it."""
+"""--dist_backend: ESPnet2's default selects the backend of the device; any other value must match the device."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def test_backend(kind: str, asked: str, expected: str) -> None:
 
 
 def test_backend_that_does_not_fit() -> None:
-    with pytest.raises(UserError, match="--dist_backend hccl: cpu has gloo; leave the option out"):
+    with pytest.raises(UserError, match="--dist_backend hccl: cpu uses gloo; remove the option"):
         backend_for("cpu", "hccl")

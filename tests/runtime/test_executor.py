@@ -1,4 +1,4 @@
-"""Jobs on many processes: in order, nothing lost when a worker dies."""
+"""Jobs in many processes: results are in order, and nothing is lost when a worker dies."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_job_that_kills_every_worker_is_given_up() -> None:
 
 
 def test_mistakes_in_the_options() -> None:
-    with pytest.raises(UserError, match="--nj is 0"):
+    with pytest.raises(UserError, match="--nj 0: must be 1 or more"):
         list(map_jobs(jobs.square, [1], nj=0, description="jobs"))
     with pytest.raises(UserError, match="needs --dask_address"):
         list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask"))
@@ -99,7 +99,7 @@ def test_dask_survives_the_death_of_a_worker(
             killed_at = time.monotonic()
     assert [number for number, _ in found] == list(range(40))
     assert {process for _, process in found} == {worker.pid for worker in workers}
-    # Whole files only, one for each job, and no half-written neighbour but the one that was being written at the end.
+    # Only complete files, one per job, and at most one temporary file: the one that was being written at the end.
     assert sorted(path.name for path in folder.glob("*.txt")) == sorted(f"{number}.txt" for number in range(40))
     assert all((folder / f"{number}.txt").read_text() == f"{number}\n" for number in range(40))
     assert time.monotonic() - killed_at < 60
@@ -108,7 +108,7 @@ def test_dask_survives_the_death_of_a_worker(
 def test_no_scheduler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
     monkeypatch.setattr(executor, "CONNECT_TIMEOUT_S", 1)
-    with pytest.raises(UserError, match=r"no Dask scheduler answers at tcp://127.0.0.1:1 "):
+    with pytest.raises(UserError, match=r"can't connect to a Dask scheduler at tcp://127.0.0.1:1 "):
         list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask", dask_address="tcp://127.0.0.1:1"))
 
 
@@ -117,7 +117,7 @@ def test_a_cluster_without_workers_is_given_up(
 ) -> None:
     monkeypatch.setattr(executor, "NO_WORKERS_TIMEOUT_S", 0.5)
     address, _ = dask_cluster
-    with pytest.raises(UserError, match=r"no workers left|several Dask workers die"):
+    with pytest.raises(UserError, match=r"no workers left|several Dask workers died"):
         list(map_jobs(jobs.die_always, range(4), nj=2, description="jobs", executor="dask", dask_address=address))
 
 
@@ -133,7 +133,7 @@ def test_an_exception_on_dask_reaches_the_caller(dask_cluster: tuple[str, list[s
 def test_features_on_dask_survive_the_death_of_a_worker(
     tmp_path: Path, dask_cluster: tuple[str, list[subprocess.Popen[bytes]]]
 ) -> None:
-    """Whatever was under way on the dead worker is made by the other, and is in the output once."""
+    """Jobs that were running on the dead worker are run by the other one, and are in the output once."""
     address, workers = dask_cluster
     rng = np.random.default_rng(0)
     soundfile.write(tmp_path / "a.wav", rng.normal(0, 0.1, 48000), 16000)

@@ -60,12 +60,12 @@ def test_the_lock_of_a_killed_process_is_taken_over(
     with caplog.at_level(logging.WARNING), directory_lock(tmp_path):
         assert json.loads((tmp_path / NAME).read_text())["pid"] == os.getpid()
     assert f"process {holder.pid} on" in caplog.text
-    assert "taking it over" in caplog.text
+    assert "taking over the lock" in caplog.text
     assert not (tmp_path / NAME).exists()
 
 
 def test_a_forked_child_does_not_hold_it(tmp_path: Path) -> None:
-    """Data workers are forked, and outlive a killed run for seconds."""
+    """Data workers are forked, and keep running for seconds after their run was killed."""
     code = HOLD.replace("    print('held'", "    import os\n    os.fork() or time.sleep(20)\n    print('held'")
     with subprocess.Popen([*code_command(code), str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -128,7 +128,7 @@ def test_another_host_that_works_is_refused(tmp_path: Path) -> None:
 def test_another_host_that_is_silent_has_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_lock(tmp_path)
     with directory_lock(tmp_path):
-        assert "taking it over" in caplog.text
+        assert "taking over the lock" in caplog.text
 
 
 def test_an_old_heartbeat_needs_no_look(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One format for console and file."""
+"""The log has one format for console and file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Freed memory is kept: in a process of its own, because it can't be undone."""
+"""Freed memory is kept. Tested in a separate process, because the setting can't be reverted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-# In the first step all pages are new; after some the C library happens to keep them without being asked.
+# In the first step all pages are new. After some steps, the C library may keep them even without the setting.
 PROGRAM = """
 import resource, sys
 from tympan.runtime.malloc import keep_freed_memory
@@ -24,9 +24,9 @@ print(*(faults() for _ in range(3)))
 
 
 def page_faults(mode: str) -> list[int]:
-    """Of three steps."""
+    """Return the page faults of three steps."""
     command = [sys.executable, "-c", PROGRAM, mode]
-    # Another test of this process may have asked for huge pages, which every child would then have.
+    # Another test in this process may have enabled huge pages, and child processes would inherit the setting.
     environment = {name: value for name, value in os.environ.items() if name != "THP_MEM_ALLOC_ENABLE"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     answer, *counts = done.stdout.split()
@@ -39,5 +39,5 @@ def page_faults(mode: str) -> list[int]:
 def test_tensors_of_the_next_step_need_no_new_pages() -> None:
     _, usual, _ = page_faults("usual")
     assert usual > 5_000
-    # The best of two: a system short of memory may take pages back at any time.
+    # The best of two runs, because a system with little free memory may take pages back at any time.
     assert min(page_faults("keep")[-1] for _ in range(2)) < usual / 10

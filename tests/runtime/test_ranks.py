@@ -1,4 +1,4 @@
-"""Who a process is, from each launcher's environment."""
+"""The rank of a process, from the environment of each launcher."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def test_by_hand() -> None:
     ("options", "message"),
     [
         (DistOptions(rank=1), "--dist_world_size is needed too"),
-        (DistOptions(rank=2, world_size=2, init_method="tcp://a:1"), "must lie in 0 to 1"),
-        (DistOptions(rank=0, world_size=2), "a place to meet"),
-        (DistOptions(launcher="slurm"), "SLURM_PROCID is not in the environment. Start with srun"),
+        (DistOptions(rank=2, world_size=2, init_method="tcp://a:1"), "must be from 0 to 1"),
+        (DistOptions(rank=0, world_size=2), "need an address to connect to"),
+        (DistOptions(launcher="slurm"), "SLURM_PROCID is not set. Start with srun"),
         (DistOptions(launcher="mpi"), "Start with mpirun"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Files and folders that are either whole or not there: written beside their place, flushed, renamed."""
+"""Write files and folders atomically: to a temporary path in the same folder, which is flushed and then renamed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb"]) -> AbstractC
 def atomic_write(
     path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w", *, encoding: str = "utf-8"
 ) -> AbstractContextManager[IO[Any]]:
-    """Open a temporary neighbour of `path`; rename it into place if the block succeeds, remove it if not."""
+    """Open a temporary file next to `path`. It is renamed to `path` if the block succeeds, and removed if it fails."""
     return _atomic_write(Path(path), mode, encoding)
 
 
@@ -37,7 +37,7 @@ def atomic_write(
 def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = _neighbour(target)
-    # Not mkstemp: its files are private, and what the user's umask allows can only be read by changing it.
+    # Not mkstemp: its files are readable only by the owner, and the umask can't be read without changing it.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(descriptor, mode, encoding=None if "b" in mode else encoding) as stream:
@@ -49,20 +49,20 @@ def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and error.filename is None:
-            error.filename = os.fspath(target)  # a write to a full disk does not say where
+            error.filename = os.fspath(target)  # the error of a full disk has no file name
         raise
 
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary neighbour of `path` to fill: it becomes `path`, a new or an empty folder, if the block succeeds."""
+    """Yield a temporary folder next to `path`. If the block succeeds, it becomes `path`, which must be new or empty."""
     target = Path(path).resolve()
     temporary = _neighbour(target)
     temporary.mkdir(parents=True)
     try:
         yield temporary
         if target.exists():
-            # It stays and is filled: a shell may stand in it, or a disk be mounted there.
+            # Fill the existing folder: it may be the working directory of a shell or a mount point.
             for item in sorted(temporary.iterdir()):
                 shutil.move(item, target / item.name)
             temporary.rmdir()
@@ -75,7 +75,7 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def remove_leftovers(directory: Path) -> list[str]:
-    """Remove what killed processes of this host left half written in a directory; returns the names."""
+    """Remove incomplete files of killed processes of this host from a directory. Returns their names."""
     removed = []
     for path in directory.glob(".*.part"):
         match = _PART.fullmatch(path.name)
@@ -93,7 +93,7 @@ _PART = re.compile(r"\..+\.([0-9a-f]{4})-([0-9]+)-[0-9a-f]{6}\.part", re.DOTALL)
 
 
 def _neighbour(target: Path) -> Path:
-    """Names host and process, so that it can be known later whether somebody still writes it."""
+    """Return a name with host and process id, so that it is known later whether the writing process still exists."""
     return target.with_name(f".{target.name}.{_host()}-{os.getpid()}-{secrets.token_hex(3)}.part")
 
 
@@ -102,7 +102,7 @@ def _host() -> str:
 
 
 def _sync_directory(directory: Path) -> None:
-    """A rename survives a power cut only once the directory itself is on disk."""
+    """Flush the directory to disk: without this, a rename can be lost in a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

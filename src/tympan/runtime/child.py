@@ -1,7 +1,7 @@
-"""Python processes that Tympan starts: they import nothing from their working directory, and end with their parent.
+"""Start Python processes that import nothing from their working directory and end with their parent.
 
-`python -m` and `python -c` put the working directory first on sys.path, so that a file `yaml.py` beside the user's
-data would be run. Every Python child is started with a command of this file (a test looks for others).
+`python -m` and `python -c` put the working directory first on sys.path, so that a file `yaml.py` in the user's data
+directory would be imported. Every Python child process must be started with a command of this module; a test checks it.
 """
 
 from __future__ import annotations
@@ -20,63 +20,63 @@ if TYPE_CHECKING:
 
 PYTHON = sys.executable
 PARENT = "TYMPAN_PARENT"
-"""Environment variable `PID:SIGNAL`: the process to end with, and the signal to take when it ends."""
+"""Environment variable `PID:SIGNAL`: the parent process, and the signal that the child gets when the parent ends."""
 POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _HAS_SAFE_PATH = sys.version_info >= (3, 11)
 
-# Python 3.10 has no -P. `sys` is built in, so nothing is imported before the working directory ('') is off the path.
+# Python 3.10 has no -P. `sys` is built in, so nothing is imported before the working directory ('') is removed.
 _WITHOUT_DIRECTORY = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\n"
 _DIRECTORY_LAST = "import os; sys.path.append(os.getcwd())\n"
 _RUN_MODULE = "import runpy; runpy.run_module(sys.argv.pop(1), run_name='__main__', alter_sys=True)"
 
 
 def module_arguments(module: str, arguments: Sequence[str] = (), *, safe_path: bool = _HAS_SAFE_PATH) -> list[str]:
-    """Arguments of Python that run a module as `-m` does. `safe_path`: whether Python knows -P."""
+    """Return the Python arguments that run a module as `-m` does. `safe_path`: whether Python supports -P."""
     start = ["-P", "-m", module] if safe_path else ["-c", _WITHOUT_DIRECTORY + _RUN_MODULE, module]
     return [*start, *arguments]
 
 
 def own_module_arguments(module: str) -> list[str]:
-    """Arguments of Python that run a module of the user's, which may lie in the working directory: it comes last."""
+    """Return the Python arguments that run a module of the user. The working directory is last on sys.path."""
     code = _WITHOUT_DIRECTORY + _DIRECTORY_LAST + _RUN_MODULE
     return [*(["-P"] if _HAS_SAFE_PATH else []), "-c", code, module]
 
 
 def module_command(module: str, arguments: Sequence[str] = ()) -> list[str]:
-    """The command that runs a module with this Python."""
+    """Return the command that runs a module with this Python."""
     return [PYTHON, *module_arguments(module, arguments)]
 
 
 def code_command(code: str, *, safe_path: bool = _HAS_SAFE_PATH) -> list[str]:
-    """The command that runs a piece of code with this Python. `safe_path`: whether Python knows -P."""
+    """Return the command that runs a string of code with this Python. `safe_path`: whether Python supports -P."""
     return [PYTHON, *(["-P", "-c", code] if safe_path else ["-c", _WITHOUT_DIRECTORY + code])]
 
 
 def script_arguments(path: str) -> list[str]:
-    """Arguments of Python that run the user's script again. As in the first run, it may import its neighbours."""
+    """Return the Python arguments that run the user's script again. It can import modules from its own directory."""
     return [path]
 
 
 def child_environment(
     extra: Mapping[str, str] | None = None, *, ends_by: signal.Signals = signal.SIGKILL
 ) -> dict[str, str]:
-    """The environment of a child that ends by this signal when this process ends, however that happens."""
+    """Return the environment for a child that gets this signal when this process ends, for whatever reason."""
     return {**os.environ, **(extra or {}), PARENT: f"{os.getpid()}:{int(ends_by)}"}
 
 
 def spawn_context() -> SpawnContext:
-    """multiprocessing's fresh processes. They get this process's sys.path, but import a dozen modules before that."""
+    """Return the spawn context of multiprocessing. Its processes import some modules before they get our sys.path."""
     import multiprocessing.util
 
-    # Where multiprocessing asks for the flags of its helpers; it offers no other way to add one.
+    # multiprocessing gets the flags of its helper processes from here; there is no other way to add one.
     multiprocessing.util._args_from_interpreter_flags = _flags_of_helpers  # type: ignore[attr-defined]
     return multiprocessing.get_context("spawn")
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it ends. For children of `child_environment`, and torchrun's."""
-    parent = os.environ.pop(PARENT, None)  # not for this process's own children
+    """End this process when its parent ends. For children started with `child_environment` or by torchrun."""
+    parent = os.environ.pop(PARENT, None)  # must not be inherited by the children of this process
     if parent is None and "TORCHELASTIC_RUN_ID" not in os.environ:
         return
     pid, number = (int(part) for part in (parent or f"{os.getppid()}:{int(signal.SIGKILL)}").split(":"))
@@ -84,12 +84,12 @@ def end_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
     else:
         threading.Thread(target=_watch, args=(pid, number), name="tympan-parent", daemon=True).start()
-    if os.getppid() != pid:  # it ended before this line
+    if os.getppid() != pid:  # the parent has ended already
         os.kill(os.getpid(), number)
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process of this number runs on this host."""
+    """Return whether a process with this id runs on this host."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

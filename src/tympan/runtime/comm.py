@@ -1,6 +1,6 @@
-"""What the processes of a run say to each other; alone, the same words cost nothing.
+"""Communication between the processes of a run.
 
-The loop is written once against `Comm`: with one process `Solo` answers, with many `Distributed`.
+The training loop uses the interface `Comm`: `Solo` implements it for one process, `Distributed` for many.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Comm(Protocol):
     def size(self) -> int: ...
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum of this tensor over all processes, without gradient. The argument is left as it was."""
+        """Return the sum of this tensor over all processes, without gradient. The argument is not changed."""
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so. Never waits for an accelerator."""
+        """Return whether the flag is true in any process. Never waits for an accelerator."""
 
     def gather(self, items: Sequence[T]) -> list[T]:
-        """The items (plain Python) of all processes, in the order of ranks."""
+        """Return the items (plain Python objects) of all processes, in the order of ranks."""
 
     def barrier(self) -> None:
-        """Wait for all."""
+        """Wait for all processes."""
 
     def close(self) -> None:
-        """Leave in order."""
+        """Leave the process group."""
 
 
 class Solo:
-    """A run of one process."""
+    """A run with one process."""
 
     rank = 0
     size = 1
@@ -69,10 +69,10 @@ class Solo:
 
 
 class Distributed:
-    """A run of many processes over torch.distributed.
+    """A run with many processes, using torch.distributed.
 
-    Flags and Python objects travel by gloo on the CPU even where tensors use nccl or hccl, so that asking a question
-    never makes the host wait for the device.
+    Flags and Python objects are exchanged with gloo on the CPU, even if tensors use nccl or hccl, so that the host
+    never waits for the device.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Distributed:
             store=store,
             rank=rank,
             world_size=size,
-            # The watchdog speaks first, and says more than a bare timeout
+            # Longer than the limit of the watchdog, whose report is more detailed than a timeout error
             timeout=datetime.timedelta(seconds=2 * timeout_s + 60),
         )
         self.device = device
@@ -139,7 +139,7 @@ class Distributed:
 
 
 def _store_of_this_attempt(size: int) -> PrefixStore | None:
-    """torchrun's own store with a prefix: its agent keeps one for all restarts, and the dead left addresses in it."""
+    """Return torchrun's store with a prefix: after a restart it still has the addresses of the previous workers."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return None
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")

@@ -1,4 +1,4 @@
-"""Which device a process trains on, through torch.accelerator: CUDA, Ascend NPU and others are the same to the rest."""
+"""Select the device with torch.accelerator, so that all other code treats CUDA, Ascend NPU and others alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tympan.errors import UserError
 from tympan.runtime import ascend
 
 BACKENDS = {"cuda": "nccl", "npu": "hccl", "xpu": "xccl", "cpu": "gloo"}
-"""The collective library of each kind of device."""
+"""The torch.distributed backend of each kind of device."""
 
 INSTALL = {
     "npu": "install CANN and the torch-npu release that matches torch's minor version: pip install 'tympan[npu]'",
@@ -30,7 +30,7 @@ NPU_ENVIRONMENT = {
     "TASK_QUEUE_ENABLE": "1",
     "COMBINED_ENABLE": "1",
 }
-"""What the Ascend port of the AISHELL recipe sets; a value that the user has set stays."""
+"""Environment variables that the Ascend port of the AISHELL recipe sets. Values set by the user are kept."""
 
 
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
@@ -39,7 +39,7 @@ _WARNED = "TYMPAN_ASCEND_WARNED"
 
 @dataclass(frozen=True)
 class Found:
-    """The accelerators of this host."""
+    """Kind and number of the accelerators of this host."""
 
     kind: str | None
     count: int
@@ -51,7 +51,7 @@ class Found:
 
 
 def find_accelerators() -> Found:
-    """What is here, after the *_VISIBLE_DEVICES settings. Importing torch_npu is what makes Ascend cards appear."""
+    """Find the accelerators that *_VISIBLE_DEVICES allows. Importing torch_npu registers Ascend devices with torch."""
     problem = ascend.load() if ascend.is_installed() else None
     _load_other_backends()
     if not torch.accelerator.is_available():
@@ -64,11 +64,11 @@ def find_accelerators() -> Found:
 
 
 def choose_kind(*, ngpu: int, device: str | None) -> str:
-    """The kind of device that --ngpu and --device ask for; what is not here is an error at once."""
+    """Return the kind of device for --ngpu and --device. Raise UserError if this host does not have it."""
     if device == "cpu" or (device is None and ngpu == 0):
         if ngpu > 0:
             raise UserError(
-                f"--device cpu and --ngpu {ngpu} exclude each other: --nproc {ngpu} gives {ngpu} CPU processes"
+                f"--device cpu can't be used with --ngpu {ngpu}. For {ngpu} processes on the CPU, use --nproc {ngpu}"
             )
         _warn_of_ascend()
         return "cpu"
@@ -84,18 +84,19 @@ def choose_kind(*, ngpu: int, device: str | None) -> str:
     if found.kind is None or (device is not None and device != found.kind):
         hint = INSTALL.get(wanted, "; ".join(f"{kind}: {text}" for kind, text in INSTALL.items() if kind != "mps"))
         raise UserError(
-            f"{asked} asks for {needed} {wanted}, and {found} was found here. Use the CPU with --ngpu 0, or {hint}"
+            f"{asked} needs {needed} {wanted} device(s), but this host has {found}. "
+            f"Use the CPU with --ngpu 0, or {hint}"
         )
     if found.count < needed:
         raise UserError(
-            f"{asked} asks for {needed} {wanted}, and {found} was found here "
-            f"(after {_visibility(wanted)}). Use --ngpu {found.count}"
+            f"{asked} needs {needed} {wanted} device(s), but this host has {found} "
+            f"(limited by {_visibility(wanted)}, if set). Use --ngpu {found.count}"
         )
     return found.kind
 
 
 def named_device(name: str) -> torch.device:
-    """The device that Python asks for, `cpu`, `cuda` or `npu:1`; what is not here is an error at once."""
+    """Return the device with a name such as `cpu`, `cuda` or `npu:1`. Raise UserError if this host does not have it."""
     kind, _, number = str(name).partition(":")
     if kind == "cpu":
         return torch.device("cpu")
@@ -105,14 +106,16 @@ def named_device(name: str) -> torch.device:
         if kind == "npu" and found.problem is not None:
             hint = f": {found.problem}"
         here = "'cpu'" if found.kind is None else f"'cpu' or '{found.kind}'"
-        raise UserError(f"device '{name}': {found} was found here, use {here}{hint}")
+        raise UserError(f"device '{name}': this host has {found}, use {here}{hint}")
     if number and not (number.isdecimal() and int(number) < found.count):
-        raise UserError(f"device '{name}': {found} was found here, counted from 0 (after {_visibility(kind)})")
+        raise UserError(
+            f"device '{name}': this host has {found}, counted from 0 (limited by {_visibility(kind)}, if set)"
+        )
     return torch.device(str(name))
 
 
 def device_of(kind: str, *, local_rank: int) -> torch.device:
-    """This process's device, made current."""
+    """Return the device of this process, and make it the current device."""
     if kind == "cpu":
         return torch.device("cpu")
     torch.accelerator.set_device_index(local_rank % max(1, torch.accelerator.device_count()))
@@ -120,41 +123,41 @@ def device_of(kind: str, *, local_rank: int) -> torch.device:
 
 
 def prepare_environment(kind: str, environment: MutableMapping[str, str]) -> None:
-    """Set in `environment` what this kind of device expects, where the user has not."""
+    """Set the environment variables that this kind of device needs, if the user has not set them."""
     if kind == "npu":
         for name, value in NPU_ENVIRONMENT.items():
             environment.setdefault(name, value)
 
 
 def backend_for(kind: str, asked: str = "nccl") -> str:
-    """The collective library for this kind of device; ESPnet2's default, nccl, means what the device has."""
+    """Return the torch.distributed backend for this kind of device. ESPnet2's default, nccl, selects it by device."""
     if kind not in BACKENDS:
-        raise UserError(f"training with several processes has no collective library for {kind}: use one process")
+        raise UserError(f"torch.distributed has no backend for {kind}: train with one process")
     own = BACKENDS[kind]
     if asked in ("nccl", own):
         return own
     if asked == "gloo" and kind == "cuda":
         return asked
-    raise UserError(f"--dist_backend {asked}: {kind} has {own}; leave the option out")
+    raise UserError(f"--dist_backend {asked}: {kind} uses {own}; remove the option")
 
 
 def compiles_every_shape(kind: str) -> bool:
-    """Whether a batch of a new padded shape costs a compilation there, so that few fixed shapes are better."""
+    """Return whether the device compiles every new batch shape, so that a few fixed shapes are faster."""
     return kind == "npu"
 
 
 def has_float64(device: torch.device) -> bool:
-    """Whether double precision is at hand (NPU and MPS have none)."""
+    """Return whether the device has float64 (NPU and MPS do not)."""
     return device.type in ("cpu", "cuda")
 
 
 def has_fused_optimizers(device: torch.device) -> bool:
-    """Whether torch's optimisers have one kernel for all weights there."""
+    """Return whether torch has fused optimizers for this device."""
     return device.type in ("cpu", "cuda")
 
 
 def describe(device: torch.device) -> str:
-    """A name for the log."""
+    """Return a name for the log."""
     if device.type == "cpu":
         return f"cpu ({torch.get_num_threads()} threads)"
     module = torch.get_device_module(device)
@@ -163,7 +166,7 @@ def describe(device: torch.device) -> str:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until the device has done what it was given (for timing alone)."""
+    """Wait until the device has finished all work. Use it only for measuring time."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
@@ -190,4 +193,4 @@ def _warn_of_ascend() -> None:
 
 
 def _visibility(kind: str) -> str:
-    return {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}.get(kind, "its visibility settings")
+    return {"cuda": "CUDA_VISIBLE_DEVICES", "npu": "ASCEND_RT_VISIBLE_DEVICES"}.get(kind, "the environment")

@@ -1,8 +1,8 @@
-"""--elastic MIN:MAX: a run that goes on with fewer workers when one is lost.
+"""--elastic MIN:MAX: a run that continues with fewer workers when one is lost.
 
-torch's elastic range counts agents, not workers: so every worker gets an agent of its own, and the process that the
-user started holds the store at which they meet. A worker that is killed takes its agent with it, as when a host is
-lost; the others notice, meet again, and go on from the last saved step.
+torch's elastic range counts agents, not workers. So every worker has its own agent, and the process that the user
+started holds the rendezvous store. If a worker is killed, its agent exits too, as if a host were lost. The other agents
+notice this, start a new rendezvous, and continue from the last saved step.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KEEP_ALIVE_ATTEMPTS = 5
 
 
 class _Settings(TypedDict):
-    """What an agent is told on its command line."""
+    """Settings of an agent, passed on its command line."""
 
     port: int
     run_id: str
@@ -42,7 +42,7 @@ class _Settings(TypedDict):
 
 
 def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
-    """Start MAX agents on this host and wait for them; the run has succeeded if one of them says so."""
+    """Start MAX agents on this host and wait for them. The run has succeeded if one of them succeeds."""
     from torch.distributed import TCPStore
 
     assert plan.elastic is not None
@@ -72,13 +72,13 @@ def run_agents(plan: LaunchPlan, command: Sequence[str]) -> int:
         signal.signal(signal.SIGINT, interrupted)
     lost = codes.count(LOST)
     if lost:
-        logging.warning("%d of %d workers were lost on the way", lost, len(codes))
+        logging.warning("%d of %d workers were lost during the run", lost, len(codes))
     others = [code for code in codes if code != LOST]
     return 0 if 0 in others else max(others, default=1)
 
 
 def _agent(settings: _Settings) -> int:
-    """One agent with one worker."""
+    """Run one agent with one worker."""
     from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
     from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -91,7 +91,7 @@ def _agent(settings: _Settings) -> int:
             result: RunResult = super()._monitor_workers(worker_group)
             killed = [f for f in result.failures.values() if f.exitcode == -signal.SIGKILL]
             if result.state == WorkerState.FAILED and killed:
-                logging.warning("worker %d was killed: going on without it", killed[0].pid)
+                logging.warning("worker %d was killed: continuing without it", killed[0].pid)
                 os._exit(LOST)
             return result
 
@@ -126,7 +126,7 @@ def _agent(settings: _Settings) -> int:
     handler.shutdown()
     if result.is_failed():
         return report_failure(ChildFailedError("worker", result.failures))
-    # The others' last words travel through the store
+    # The other agents still need the store for their last messages
     time.sleep(KEEP_ALIVE_S)
     return 0
 

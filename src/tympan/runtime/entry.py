@@ -1,4 +1,4 @@
-"""Running a command: a user's mistake, a full disk or too little memory becomes one message and an exit code."""
+"""Run a command. A mistake of the user, a full disk or too little memory gives one message and an exit code."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tympan.runtime.packages import FAILED_EXTENSION, describe_broken, describe_
 
 Main = Callable[[Sequence[str] | None], int]
 
-_AGAIN = "What was finished is kept: make room, then run the same command again."
-_PERMISSIONS = "You may not read or write there: choose another place, or change its permissions."
+_AGAIN = "Finished results are kept: free some space, then run the same command again."
+_PERMISSIONS = "You have no permission to read or write it: use another path, or change the permissions."
 _REMEDIES = {
     errno.ENOSPC: _AGAIN,
     errno.EDQUOT: _AGAIN,
-    errno.EFBIG: "Files may not grow that large here: raise the limit (ulimit -f), or choose another place.",
-    errno.EROFS: "Nothing can be written there: choose another place.",
+    errno.EFBIG: "The file exceeds the size limit: raise the limit (ulimit -f), or use another path.",
+    errno.EROFS: "The filesystem is read-only: use another path.",
     errno.EACCES: _PERMISSIONS,
     errno.EPERM: _PERMISSIONS,
-    errno.ENOENT: "Check the path: it is not there, or can't be made there.",
-    errno.ENAMETOOLONG: "Choose a shorter name.",
-    errno.ELOOP: "Its links lead to themselves: name the file itself.",
+    errno.ENOENT: "Check the path: it does not exist, or it can't be created.",
+    errno.ENAMETOOLONG: "Use a shorter name.",
+    errno.ELOOP: "The symbolic links form a loop: give the path of the file itself.",
 }
 
 
 def run(main: Main, argv: Sequence[str] | None = None) -> int:
-    """Run a command's main: a user's mistake becomes one message on stderr and exit code 2."""
+    """Run the main function of a command. A mistake of the user gives one message on stderr and exit code 2."""
     end_with_parent()
     try:
         return main(argv)
@@ -42,7 +42,7 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
         sys.stderr.close()
         return 141
     except (ImportError, OSError) as error:
-        # A shared library that is missing is an OSError in some packages.
+        # Some packages raise OSError if a shared library is missing.
         message = describe_import_error(error)
         if message is None and isinstance(error, OSError):
             message = _system_message(error)
@@ -64,14 +64,14 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
 
 
 def _system_message(error: OSError) -> str | None:
-    """What the user can mend: a full disk, a wrong path. None: it is our fault, or the machine's."""
-    # Files are written beside their place and renamed: the second name is the one the user knows.
+    """Return a message if the user can fix the error, such as a full disk or a wrong path, else None."""
+    # Files are written to a temporary path and renamed: the second name is the one that the user gave.
     name = error.filename2 or error.filename
     place = f"{name}: " if name else ""
     if error.errno in (errno.EISDIR, errno.ENOTDIR, errno.EEXIST):
         return f"{place}{error.strerror}"
     remedy = _REMEDIES.get(error.errno or 0)
-    # Which file is missing must be said, or nobody can look for it.
+    # Without the name of the missing file, the message would not help.
     if remedy is None or (error.errno == errno.ENOENT and not name):
         return None
     return f"{place}{error.strerror}. {remedy}"

@@ -1,7 +1,7 @@
-"""One function over many items, in processes of this machine or of a Dask cluster, in order and with a progress bar.
+"""Map a function over many items in local processes or on a Dask cluster, in order and with a progress bar.
 
-Jobs may be run again when a worker dies, so a job must leave its output whole or not at all (`atomic_write`): then
-nothing is lost, and nothing is in the output twice.
+Jobs may be run again when a worker dies, so a job must write its output atomically (`atomic_write`). Then nothing is
+lost, and nothing is in the output twice.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ Result = TypeVar("Result")
 Promised = TypeVar("Promised", covariant=True)
 
 ATTEMPTS = 3
-"""How often an item may be under way when a worker dies before it is given up."""
+"""Give up after a worker has died this many times while processing the same item."""
 CONNECT_TIMEOUT_S = 10
 NO_WORKERS_TIMEOUT_S = 300.0
-"""How long a Dask cluster may be without a single worker before the work is given up."""
+"""Give up after a Dask cluster has had no workers for this time."""
 
 
 def map_jobs(
@@ -44,13 +44,14 @@ def map_jobs(
     weight: Callable[[Item], int] | None = None,
     unit: str = "job",
 ) -> Iterator[Result]:
-    """function(item) for each item, in the order of the items.
+    """Yield function(item) for each item, in the order of the items.
 
     `function` must be importable and the items picklable. With `nj` 1, local jobs run in this process. The progress
-    bar counts items, or their weight (such as utterances a job). An exception ends the work and is raised here.
+    bar counts items, or their weight (such as utterances per job). An exception in a job stops all jobs and is raised
+    here.
     """
     if nj < 1:
-        raise UserError(f"--nj is {nj}, expected 1 or more")
+        raise UserError(f"--nj {nj}: must be 1 or more")
     jobs = list(items) if not isinstance(items, Sized) else items
     total = sum(map(weight, jobs)) if weight else len(jobs)
     with tqdm(total=total, desc=description, unit=unit, dynamic_ncols=True, disable=None, file=sys.stderr) as bar:
@@ -71,7 +72,7 @@ def _run(
     if executor == "dask":
         workers = _Dask(dask_address)
     elif executor != "local":
-        raise UserError(f"--executor is '{executor}', allowed: local, dask")
+        raise UserError(f"--executor '{executor}': must be local or dask")
     elif nj == 1:
         for item in items:
             yield item, function(item)
@@ -82,7 +83,7 @@ def _run(
 
 
 class _Promise(Protocol[Promised]):
-    """What is used of a future."""
+    """The part of the interface of a future that is used here."""
 
     def result(self) -> Promised: ...
 
@@ -98,7 +99,7 @@ class _Workers(Protocol):
 def _in_order(
     workers: _Workers, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Keep at most `ahead` jobs under way or waiting to be collected, so that a million items cost little memory."""
+    """Keep at most `ahead` jobs running or waiting to be collected, so that a million items need little memory."""
     source = iter(items)
     waiting: deque[tuple[Item, _Promise[Result]]] = deque()
     attempts = 1
@@ -119,12 +120,12 @@ def _in_order(
             except BrokenExecutor:
                 if attempts == ATTEMPTS:
                     raise UserError(
-                        f"a worker process died {ATTEMPTS} times near job {item!r:.200}. "
-                        "Too little memory is the usual cause (`dmesg` tells): try a smaller --nj."
+                        f"a worker process died {ATTEMPTS} times while running job {item!r:.200} or one started with "
+                        "it. The usual cause is too little memory (check with `dmesg`): try a smaller --nj."
                     ) from None
                 attempts += 1
                 workers.restart()
-                # What was finished before the crash is kept; the rest is done anew.
+                # Results that were finished before the crash are kept; the other jobs run again.
                 waiting = deque(
                     (again, old if _is_good(old) else workers.submit(function, again)) for again, old in waiting
                 )
@@ -142,7 +143,7 @@ def _is_good(future: object) -> bool:
 
 
 class _Local:
-    """Processes of this machine, started afresh (spawn): a fork would copy the threads' locks of torch and BLAS."""
+    """Local processes, started with spawn, because fork would copy locks held by threads of torch and BLAS."""
 
     def __init__(self, nj: int) -> None:
         self._nj = nj
@@ -152,7 +153,7 @@ class _Local:
         try:
             return self._pool.submit(function, item)
         except BrokenExecutor as error:
-            # Broken between two submissions: collected and mended like a job that was under way.
+            # A worker died between two submissions: handle it like a job that was running.
             future: Future[Result] = Future()
             future.set_exception(error)
             return future
@@ -173,7 +174,7 @@ class _Local:
 
 
 class _Dask:
-    """Workers of a Dask cluster. Its scheduler gives the jobs of a lost worker to others by itself."""
+    """Workers of a Dask cluster. If a worker is lost, the scheduler gives its jobs to other workers."""
 
     def __init__(self, address: str | None) -> None:
         if address is None:
@@ -188,23 +189,25 @@ class _Dask:
             connect: Any = distributed.Client
             self._client = connect(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:
-            raise UserError(f"no Dask scheduler answers at {address} ({error or type(error).__name__})") from None
+            raise UserError(
+                f"can't connect to a Dask scheduler at {address} ({error or type(error).__name__})"
+            ) from None
         if not self._client.scheduler_info()["workers"]:
             self._client.close()
-            raise UserError(f"the Dask scheduler at {address} has no workers; start some: dask worker {address}")
+            raise UserError(f"the Dask scheduler at {address} has no workers; start one with: dask worker {address}")
 
     def submit(self, function: Callable[[Item], Result], item: Item) -> _DaskResult[Result]:
         return _DaskResult(self._client, self._client.submit(function, item, pure=False, retries=ATTEMPTS - 1))
 
     def restart(self) -> None:
-        raise AssertionError("the scheduler mends a lost worker itself")
+        raise AssertionError("the scheduler replaces a lost worker itself")
 
     def close(self, *, is_failed: bool) -> None:
         self._client.close()
 
 
 class _DaskResult(Generic[Result]):
-    """A future that explains a cluster's failures, and does not wait for ever for a cluster without workers."""
+    """A future that explains failures of the cluster, and does not wait forever if there are no workers."""
 
     def __init__(self, client: Any, future: Any) -> None:
         self._client = client
@@ -219,22 +222,28 @@ class _DaskResult(Generic[Result]):
                 found: Result = self._future.result(timeout=1)
                 return found
             except distributed.KilledWorker:
-                raise UserError("a job made several Dask workers die; too little memory is the usual cause") from None
+                raise UserError(
+                    "several Dask workers died running the same job; the usual cause is too little memory"
+                ) from None
             except (TimeoutError, distributed.TimeoutError):
                 if self._future.status == "error":
                     raise
             except (CancelledError, distributed.client.FutureCancelledError, distributed.comm.CommClosedError):
-                raise UserError("the Dask scheduler is gone. What was finished is kept; run it again.") from None
+                raise UserError(
+                    "lost the connection to the Dask scheduler. Finished results are kept; run the command again."
+                ) from None
             if self._client.scheduler_info()["workers"]:
                 alone_since = None
                 continue
             alone_since = alone_since or time.monotonic()
             if time.monotonic() - alone_since > NO_WORKERS_TIMEOUT_S:
-                raise UserError("the Dask cluster has no workers left. What was finished is kept; run it again.")
+                raise UserError(
+                    "the Dask cluster has no workers left. Finished results are kept; run the command again."
+                )
 
 
 def _prepare_worker() -> None:
-    """One thread a worker, as there are `nj` of them; Ctrl-C is the parent's to handle."""
+    """Prepare a worker: one thread, since there are `nj` workers, and Ctrl-C is handled by the parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
         os.environ[name] = "1"
@@ -245,7 +254,7 @@ def _prepare_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed would wait for jobs for ever: each holds the pipe open for the others."""
+    """End this worker if its parent is killed. It would wait for jobs forever: other workers keep the pipe open."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -1,4 +1,4 @@
-"""Starting the processes of a run with torch's elastic agent, and telling the user who failed first."""
+"""Start the processes of a run with torch's elastic agent, and report which one failed first."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 NOTES = "TYMPAN_LAUNCH_NOTES"
-"""Environment variable: the directory in which workers leave word for the process that started them."""
+"""Environment variable: the directory in which workers leave messages for the process that started them."""
 PREFIX = "tympan-launch-"
-"""Of the name of that directory; the number of the process follows."""
+"""Prefix of the name of that directory. The process id follows."""
 
 
 @dataclass(frozen=True)
 class LaunchPlan:
-    """How many processes to start, and how to go on without some of them."""
+    """How many processes to start, and what to do if some of them fail."""
 
     processes: int
-    """On this host."""
+    """Number of processes on this host."""
     hosts: Hosts = field(default_factory=Hosts)
     max_restarts: int = 3
     elastic: tuple[int, int] | None = None
-    """(MIN, MAX) workers: each gets an agent of its own, since torch's range counts agents."""
+    """(MIN, MAX) number of workers. Each has its own agent, since torch's elastic range counts agents."""
     threads: int | None = None
-    """OMP_NUM_THREADS of each process, where the user has not set it."""
+    """OMP_NUM_THREADS of each process, if the user has not set it."""
 
 
 def launch(plan: LaunchPlan, command: Sequence[str]) -> int:
-    """Run `python COMMAND` as the workers of the plan; returns the exit code of the run."""
+    """Run `python COMMAND` in every worker of the plan. Returns the exit code of the run."""
     if plan.threads is not None:
         os.environ.setdefault("OMP_NUM_THREADS", str(plan.threads))
-    # Else the workers of a restart would find the addresses of the dead ones in the agent's store (torch 2.13)
+    # Otherwise restarted workers would find the addresses of the previous workers in the agent's store (torch 2.13)
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     _remove_left_notes()
     with tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-") as notes:
@@ -67,7 +67,7 @@ def launch(plan: LaunchPlan, command: Sequence[str]) -> int:
 
 
 def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
-    """One agent for the processes of this host; returns an exit code."""
+    """Run one agent for the processes of this host. Returns an exit code."""
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -87,7 +87,7 @@ def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
         local_addr=LOCALHOST if plan.hosts.size == 1 else None,
         logs_specs=DefaultLogsSpecs(log_dir=logs_directory()),
     )
-    os.environ.update(child_environment())  # torch's agent starts the workers with this process's own
+    os.environ.update(child_environment())  # torch's agent starts the workers with the environment of this process
     try:
         elastic_launch(config, PYTHON)(*command)
     except ChildFailedError as error:
@@ -98,17 +98,17 @@ def run_agent(plan: LaunchPlan, command: Sequence[str]) -> int:
 
 
 def is_launched() -> bool:
-    """Whether `launch` started this process."""
+    """Return whether `launch` started this process."""
     return NOTES in os.environ
 
 
 def as_worker(rank: int, work: Callable[[], int]) -> int:
-    """Run a worker's part. What goes wrong is left as a note for the process that started it."""
+    """Run `work` in a worker. An error is written to a file for the process that started the worker."""
     notes = os.environ.get(NOTES)
     if notes is None:
         return work()
     if any((Path(notes) / name).exists() for name in ("user_error", "stopped")):
-        return 0  # a restart can't mend a user's mistake, nor should it undo a stop
+        return 0  # a restart can't fix a mistake of the user, and must not continue a run that was stopped
     try:
         code = work()
     except UserError as error:
@@ -118,7 +118,7 @@ def as_worker(rank: int, work: Callable[[], int]) -> int:
         return 130
     except Exception as error:
         if is_out_of_memory(error):
-            # A restart would meet the same batch.
+            # A restart would fail on the same batch.
             _leave(Path(notes) / "user_error", f"rank {rank}: {out_of_memory(error)}")
             return 2
         logging.error("rank %d failed:\n%s", rank, traceback.format_exc())
@@ -130,7 +130,7 @@ def as_worker(rank: int, work: Callable[[], int]) -> int:
 
 
 def record_failure(message: str) -> None:
-    """Hand a message to the agent, in the file that it reads when a worker fails."""
+    """Write a message to the file that the agent reads when a worker fails."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
         content = {
@@ -140,19 +140,19 @@ def record_failure(message: str) -> None:
 
 
 def exit_code_of(signalled: SignalException) -> int:
-    """Of a run that a signal ended: SIGTERM and SIGINT let the workers save, so that it can be requeued."""
+    """Return the exit code of a run that a signal ended. After SIGTERM or SIGINT the state is saved: it can be requeued."""
     saves = signalled.sigval in (signal.SIGTERM, signal.SIGINT)
     return EXIT_REQUEUE if saves else 128 + int(signalled.sigval)
 
 
 def report_failure(error: ChildFailedError) -> int:
-    """The first failure, with its rank, for the console."""
+    """Print the first failure with its rank."""
     rank, failure = error.get_first_failure()
     print(f"tympan: rank {rank} failed first (exit code {failure.exitcode}):", file=sys.stderr)
     print(_message_of(failure), file=sys.stderr)
     if failure.exitcode == -signal.SIGKILL:
         print(
-            f"tympan: it was killed by signal 9, usually because the system ran out of memory. {REMEDY}",
+            f"tympan: the process was killed by signal 9, usually because the system ran out of memory. {REMEDY}",
             file=sys.stderr,
         )
     return 1
@@ -170,7 +170,7 @@ def _conclude(notes: Path, code: int) -> int:
 
 
 def _leave(path: Path, text: str) -> None:
-    """The first word counts."""
+    """Write a message, unless another worker has written one before."""
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)
@@ -179,18 +179,18 @@ def _leave(path: Path, text: str) -> None:
 
 
 def logs_directory() -> str:
-    """Where torch's agent keeps its files: by itself it would leave a folder for every run."""
+    """Return the folder for the files of torch's agent. By default it would leave a new folder after every run."""
     return str(Path(os.environ[NOTES], "agent"))
 
 
 def _remove_left_notes() -> None:
-    """Remove what launchers left that were killed."""
+    """Remove the directories of launchers that were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*-*"):
         number = directory.name.removeprefix(PREFIX).partition("-")[0]
         if number.isdigit() and not is_alive(int(number)):
-            shutil.rmtree(directory, ignore_errors=True)  # another user's can't be removed
+            shutil.rmtree(directory, ignore_errors=True)  # fails for directories of other users
 
 
 def _run_id(hosts: Hosts) -> str:
-    """The same on every host of a run."""
+    """Return the id of the run, the same on every host."""
     return uuid.uuid4().hex if hosts.size == 1 else f"tympan-{hosts.master_addr}-{hosts.master_port}"

@@ -1,7 +1,7 @@
-"""One run at a time in a directory: two would overwrite each other's files.
+"""Lock a directory, so that two runs do not overwrite each other's files.
 
-The system frees the lock of a process that died. Where hosts share a directory, that is not certain to work between
-them: so the file also names its holder, whose heartbeat is the time of the file's last change.
+The operating system releases the lock of a process that died. Between hosts that share a directory, this does not
+always work. So the lock file also contains the holder, which updates the modification time of the file (heartbeat).
 """
 
 from __future__ import annotations
@@ -25,22 +25,21 @@ from tympan.runtime.child import is_alive
 NAME = ".lock"
 HEARTBEAT_S = 15.0
 SILENT_S = 90.0
-"""A holder on another host that gives no heartbeat for so long while we look has ended. NFS may show a time of 60 s
-ago."""
+"""A holder on another host has ended if there is no heartbeat for this time. NFS may show times that are 60 s old."""
 LONG_SILENT_S = 600.0
-"""So old a heartbeat needs no look: clocks of hosts don't differ that much."""
+"""If the last heartbeat is older than this, the holder has ended: clocks of hosts do not differ that much."""
 _POLL_S = 1.0
 
 
 @dataclass(frozen=True)
 class Holder:
-    """Who works in a directory."""
+    """The process that uses a directory."""
 
     host: str
     pid: int
     started: str
     run: str | None = None
-    """Of a run that may move to another host: its processes follow each other without waiting."""
+    """Id of a run that may move to another host. A process of the same run takes the lock without waiting."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}, started {self.started}"
@@ -48,7 +47,7 @@ class Holder:
 
 @contextmanager
 def directory_lock(directory: Path, *, name: str = NAME, run: str | None = None, advice: str = "") -> Iterator[None]:
-    """Inside, no other process works in `directory`. UserError if one does; `advice` says what else could be done."""
+    """Lock `directory` for this process. Raise UserError, with `advice` added, if another process has the lock."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / name
     own = Holder(socket.gethostname(), os.getpid(), time.strftime("%Y-%m-%d %H:%M:%S"), run)
@@ -70,7 +69,7 @@ def directory_lock(directory: Path, *, name: str = NAME, run: str | None = None,
 
 
 def _open(path: Path, advice: str) -> tuple[TextIO, bool]:
-    """The file, and whether the system could lock it: some shared filesystems can't."""
+    """Return the file, and whether it is locked by the system: some shared filesystems do not support locks."""
     while True:
         stream = path.open("a+", encoding="utf-8", errors="replace")
         try:
@@ -87,17 +86,17 @@ def _open(path: Path, advice: str) -> tuple[TextIO, bool]:
                 return stream, True
         except FileNotFoundError:
             pass
-        stream.close()  # its holder has just ended and removed it
+        stream.close()  # the holder has just ended and removed the file
 
 
 def _take_over(path: Path, stream: TextIO, own: Holder, *, is_locked: bool, advice: str) -> None:
-    """Check that nobody holds what could be locked; a holder that died is reported."""
+    """Raise UserError if the holder in the file is active. Log a warning if the holder died."""
     if not path.stat().st_size:
         return
     holder = _read(stream)
     if holder is not None and _is_active(path, holder, own, is_locked=is_locked):
         raise _taken(path, holder, advice)
-    logging.warning("%s: its holder (%s) ended without removing it; taking it over", path, holder or "unknown")
+    logging.warning("%s: the process that created it (%s) has died; taking over the lock", path, holder or "unknown")
 
 
 def _is_active(path: Path, holder: Holder, own: Holder, *, is_locked: bool) -> bool:
@@ -108,7 +107,7 @@ def _is_active(path: Path, holder: Holder, own: Holder, *, is_locked: bool) -> b
     last = _heartbeat(path)
     if time.time() - last > LONG_SILENT_S:
         return False
-    logging.warning("%s: held by %s; looking for %g s whether it still works", path, holder, SILENT_S)
+    logging.warning("%s: held by %s; checking for %g s whether it is still running", path, holder, SILENT_S)
     deadline = time.monotonic() + SILENT_S
     while time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -118,7 +117,7 @@ def _is_active(path: Path, holder: Holder, own: Holder, *, is_locked: bool) -> b
 
 
 def _heartbeat(path: Path) -> float:
-    # The file must not be opened for this: closing it would free this process's lock.
+    # Do not open the file for this: closing it would release the lock of this process.
     try:
         return path.stat().st_mtime
     except FileNotFoundError:
@@ -144,5 +143,5 @@ def _beat(path: Path, is_done: threading.Event) -> None:
     while not is_done.wait(HEARTBEAT_S):
         try:
             os.utime(path)
-        except OSError:  # removed by hand, or the filesystem is away: the system's lock remains
+        except OSError:  # removed by the user, or the filesystem is unavailable: the lock of the system remains
             continue

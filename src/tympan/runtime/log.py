@@ -1,4 +1,4 @@
-"""Logging: one format for console and file."""
+"""Set up logging, with one format for console and file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def setup_logging(
 ) -> None:
     """Log to stderr and, if given, append to `file`. `rank` marks the lines of one process among several.
 
-    May be called again (a run learns its output directory late): the last call counts.
+    It may be called again, because the output directory is not known at first. The last call replaces earlier ones.
     """
     prefix = "" if rank is None else f"[rank {rank}] "
     formatter = logging.Formatter(prefix + FORMAT, DATE)
@@ -45,22 +45,22 @@ def setup_logging(
 
 
 class _FileHandler(logging.FileHandler):
-    """Of its own type, so that a second call finds what the first one added."""
+    """A separate type, so that a second call of `setup_logging` finds the handler of the first one."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk ends the run where it matters, with one message; not with a traceback for every line."""
+        """Ignore a full disk here, to avoid a traceback for every line. Writing results reports it."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
     def close(self) -> None:
         try:
             super().close()
-        except OSError:  # what was not written before can't be written now
+        except OSError:  # the buffered lines can't be written
             return
 
 
 class _ConsoleHandler(_StreamHandler):
-    """Writes above a progress bar instead of through it."""
+    """Writes lines above the progress bar, without breaking it."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)

@@ -1,4 +1,4 @@
-"""Memory that is freed in one step of training or one batch of decoding is used again in the next."""
+"""Reuse memory that is freed after a training step or a decoding batch in the next one."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ _LARGEST_MMAP_THRESHOLD = 32 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Ask the C library not to hand freed blocks back to the system, and torch to keep large tensors in huge pages;
-    False where it is not glibc. To be called before torch makes its first tensor, for then it decides about pages.
+    """Make glibc keep freed memory, and make torch allocate large tensors in huge pages. Returns False without glibc.
 
-    By default every large tensor of a step is mapped anew and its pages cleared: 0.1 to 0.2 s of a 3 s step on a CPU.
-    Blocks over 32 MB are still mapped on their own: on the heap a small one would soon sit in the hole they leave, and
-    the process would grow. Their 20,000 pages a step were a tenth of it in the kernel; 2 MB pages make it a hundredth.
+    Call this before torch creates its first tensor, because torch then reads the setting of huge pages.
+
+    By default, memory for every large tensor of a step is mapped again and its pages are cleared. This takes 0.1 to
+    0.2 s of a 3 s step on a CPU. Blocks over 32 MB are still mapped separately. On the heap, small blocks would fill
+    the gaps that they leave, and the process would grow. Their 20,000 pages per step took a tenth of the step in the
+    kernel; with 2 MB pages it is a hundredth.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
     try:

@@ -1,4 +1,4 @@
-"""Running out of memory: how to know it, what to say, and how much there is."""
+"""Detect out-of-memory errors, describe them, and return the amount of memory."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from pathlib import Path
 
 _SIGNS = ("can't allocate memory", "out of memory", "cannot allocate memory")
 _LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-"""Where a container's limit is, of the second and the first kind of control groups."""
+"""Files with the memory limit of a container, for version 2 and version 1 of control groups."""
 
 REMEDY = (
-    "Use a smaller batch (--batch_size or --batch_bins; --accum_grad makes up for it; in a recipe through --asr_args), "
-    "--grad_checkpointing true, fewer processes (--nj, --num_workers), or free memory. The same command goes on from "
-    "what was saved."
+    "Use smaller batches (--batch_size or --batch_bins, with a larger --accum_grad; in a recipe, pass them with "
+    "--asr_args), --grad_checkpointing true, or fewer processes (--nj, --num_workers), or free memory. The same "
+    "command continues from the last saved state."
 )
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """torch tells a full memory by a RuntimeError, on accelerators by a kind of it that carries the name."""
+    """Return whether memory ran out. torch raises RuntimeError, or OutOfMemoryError on accelerators."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _SIGNS)
 
 
 def out_of_memory(error: BaseException, *, remedy: str = REMEDY) -> str:
-    """One message: what the system said, and what to do."""
+    """Return a message with the original error and what to do."""
     said = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"memory ran out ({said.rpartition('DefaultCPUAllocator: ')[2]}). {remedy}"
+    return f"out of memory ({said.rpartition('DefaultCPUAllocator: ')[2]}). {remedy}"
 
 
 def memory_bytes() -> int:
-    """Memory of this machine, or of the container if that has less."""
+    """Return the memory of this machine, or the limit of the container if it is lower."""
     amounts = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _LIMITS:
         try:
             amounts.append(int(path.read_text()))
-        except (OSError, ValueError):  # not there, or "max"
+        except (OSError, ValueError):  # the file does not exist or contains "max"
             continue
     return min(amounts)

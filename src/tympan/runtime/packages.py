@@ -23,7 +23,7 @@ NEEDED = {
     "tqdm": "tqdm",
     "numba": "numba",
 }
-"""Import name and name on PyPI of what `pip install tympan` installs."""
+"""Import name -> PyPI name of the packages that `pip install tympan` installs."""
 
 EXTRAS = {
     "torch_npu": "npu",
@@ -34,20 +34,20 @@ EXTRAS = {
     "huggingface_hub": "hub",
     "sacrebleu": "st",
 }
-"""Import name and name of the extra, as in `pip install 'tympan[hub]'`."""
+"""Import name -> name of the extra, as in `pip install 'tympan[hub]'`."""
 
 FAILED_EXTENSION = "Failed to load the backend extension"
 """How torch's message begins if TORCH_DEVICE_BACKEND_AUTOLOAD is 1 and a package for a device is broken."""
 
 
 def install_command(package: str, *, again: bool = False) -> str:
-    """The command that installs a package, by its import name; `again` replaces an installation that is broken."""
+    """Return the command that installs a package, given its import name. `again` replaces a broken installation."""
     name = NEEDED.get(package) or (f"'tympan[{EXTRAS[package]}]'" if package in EXTRAS else package)
     return f"pip install {'--force-reinstall --no-deps ' if again and package not in EXTRAS else ''}{name}"
 
 
 def import_fault(package: str) -> str | None:
-    """Why a package can't be imported, with the remedy; None if it can."""
+    """Return why a package can't be imported and how to fix it, or None if it can be imported."""
     try:
         importlib.import_module(package)
     except ImportError as error:
@@ -58,9 +58,9 @@ def import_fault(package: str) -> str | None:
 
 
 def describe_import_error(error: BaseException, package: str | None = None) -> str | None:
-    """One message for a package that is missing or broken; None if the error has another cause.
+    """Return a message for a package that is missing or broken, or None if the error has another cause.
 
-    `package` is what was imported; without it, the traceback says which package Tympan imported.
+    `package` is the package that was imported. If it is None, it is taken from the traceback.
     """
     package = package or _imported_package(error.__traceback__)
     missing = (error.name or "").partition(".")[0] if isinstance(error, ModuleNotFoundError) else ""
@@ -86,7 +86,7 @@ def describe_broken(package: str, error: BaseException) -> str:
 
 
 def _imported_package(trace: TracebackType | None) -> str | None:
-    """The package of NEEDED or EXTRAS that Tympan was importing; None if the error has another cause."""
+    """Return the package of NEEDED or EXTRAS that Tympan was importing, or None if the error has another cause."""
     found = None
     while trace is not None:
         code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))

@@ -1,6 +1,6 @@
-"""One model on many processes: gradients averaged (DDP) or weights sharded (FSDP), and the state made whole again.
+"""Distribute a model over processes with DDP (averaged gradients) or FSDP (sharded weights), and gather its state.
 
-With one process this is the model itself and nothing else.
+With one process, the model is used unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ParallelOptions:
 
 
 class Parallel:
-    """The model as the loop calls it (`model`) and as it is saved (`module`)."""
+    """The model as the training loop calls it (`model`) and as it is saved (`module`)."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class Parallel:
             self._replica = _replicate(module, device, options)
             self.model = self._replica
         if compiled:
-            # A graph for each shape: with symbolic shapes torch 2.13's CPU compiler fails on this model
+            # One graph per shape: with dynamic shapes, the CPU compiler of torch 2.13 fails on these models
             compiled_model = torch.compile(self.model, dynamic=False)
             assert isinstance(compiled_model, nn.Module)
             self.model = compiled_model
 
     @contextmanager
     def sync_gradients(self, now: bool) -> Iterator[None]:
-        """Inside, backward exchanges gradients only if `now`: once for a group of batches."""
+        """Context in which backward exchanges gradients only if `now` is true: once per group of batches."""
         if self._replica is not None and not now:
             with self._replica.no_sync():
                 yield
@@ -79,18 +79,18 @@ class Parallel:
 
     @contextmanager
     def holding(self, something: bool) -> Iterator[None]:
-        """Inside, this rank's share of normalisation statistics counts only if it holds something."""
+        """Context in which this rank contributes to normalization statistics only if it has utterances."""
         if self._norms is not None:
             self._norms.weight = 1.0 if something else 0.0
         yield
 
     def clip_gradients(self, parameters: Sequence[Tensor], *, max_norm: float, norm_type: float) -> Tensor:
-        """Clip in place; returns the norm before, the same on every rank."""
+        """Clip in place. Returns the norm before clipping, which is the same on every rank."""
         norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm=max_norm, norm_type=norm_type)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def full_model_state(self) -> dict[str, Tensor]:
-        """The weights, whole, on the CPU. Every rank must call."""
+        """Return the complete weights on the CPU. Must be called on every rank."""
         return {name: _whole(tensor) for name, tensor in self.module.state_dict().items()}
 
     def load_model_state(self, state: dict[str, Tensor]) -> None:
@@ -100,7 +100,7 @@ class Parallel:
                 tensor.copy_(_like(state[name], tensor))
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        """The optimiser's state, whole, on the CPU. Every rank must call."""
+        """Return the complete optimizer state on the CPU. Must be called on every rank."""
         return {name: _map_tensors(item, _whole) for name, item in optimizer.state_dict().items()}
 
     def load_optimizer_state(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -115,15 +115,15 @@ class Parallel:
 
 @runtime_checkable
 class SharesStatistics(Protocol):
-    """A normalisation layer with running statistics that can come from all ranks."""
+    """A normalization layer whose running statistics can be computed over all ranks."""
 
     reduce: Callable[[Tensor], Tensor] | None
-    """A differentiable sum over ranks; None for those of this process only."""
+    """A differentiable sum over ranks. None uses the statistics of this process only."""
     is_updating: bool
 
 
 class _SharedNorms:
-    """Sums of normalisation statistics over ranks, with gradient; an empty rank's stand-in adds zero."""
+    """Sums normalization statistics over ranks, with gradient. A rank without utterances adds zero."""
 
     def __init__(self, module: nn.Module) -> None:
         self.weight = 1.0
@@ -137,7 +137,7 @@ class _SharedNorms:
 
 
 class _SumOverRanks(torch.autograd.Function):
-    """y = the sum of every rank's x. Every rank's loss depends on y, so the gradient is summed as well."""
+    """y = sum of x over ranks. The loss of every rank depends on y, so the gradient is also summed over ranks."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, tensor: Tensor) -> Tensor:
@@ -153,7 +153,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions) -> DistributedDataParallel:
-    # Running statistics agree already where they are synchronised; where not, the first rank's are taken
+    # Synchronized running statistics are equal on all ranks. Otherwise those of rank 0 are used.
     newer = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
     buffers: dict[str, Any] = {"forward_sync_buffers" if newer else "broadcast_buffers": not options.sync_batchnorm}
     model = DistributedDataParallel(
@@ -169,11 +169,11 @@ def _replicate(module: nn.Module, device: torch.device, options: ParallelOptions
 
 
 def _compress(model: DistributedDataParallel, name: str) -> None:
-    """Exchange gradients in fewer bits."""
+    """Exchange gradients in a lower precision."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if name not in COMM_HOOKS:
-        raise UserError(f"--ddp_comm_hook {name} is unknown; it is one of {', '.join(COMM_HOOKS)}")
+        raise UserError(f"--ddp_comm_hook {name}: must be one of {', '.join(COMM_HOOKS)}")
     try:
         if name == "fp16":
             model.register_comm_hook(None, default_hooks.fp16_compress_hook)
@@ -182,11 +182,11 @@ def _compress(model: DistributedDataParallel, name: str) -> None:
         else:
             model.register_comm_hook(powerSGD_hook.PowerSGDState(None), powerSGD_hook.powerSGD_hook)
     except TypeError as error:
-        raise UserError(f"--ddp_comm_hook {name}: {error}. Use fp16 here") from error
+        raise UserError(f"--ddp_comm_hook {name}: {error}. Use fp16 on this device") from error
 
 
 def _shard(module: nn.Module, device: torch.device) -> nn.Module:
-    """Each repeated block its own shard group, then the rest (torch's FSDP2)."""
+    """Shard the model with torch's FSDP2: each repeated block is one group, the rest is another."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -211,7 +211,7 @@ def _like(full: Tensor, own: Tensor) -> Tensor:
 
 
 def _sharded(value: object, parameter: Tensor) -> object:
-    """Optimiser state of a weight's shape is spread like the weight; counters are not."""
+    """Shard optimizer state that has the shape of its weight. Counters are not sharded."""
     if isinstance(value, Tensor) and value.shape == parameter.shape:
         return _like(value, parameter)
     return value

@@ -1,18 +1,18 @@
-"""The number formats of a run: --train_dtype, --use_amp and --loss_scale, with apex's meaning on torch.amp.
+"""The precision of a run: --train_dtype, --use_amp and --loss_scale, with the meaning of apex, using torch.amp.
 
-| train_dtype | weights | products | updates | loss scale |
+| train_dtype | weights | matrix products | updates | loss scale |
 |---|---|---|---|---|
 | float32, O0 | float32 | float32 | float32 | 1 |
 | float64 | float64 | float64 | float64 | 1 |
-| use_amp | float32 | autocast bfloat16, or float16 where that is missing | float32 | dynamic for float16 |
+| use_amp | float32 | autocast bfloat16, or float16 if the device has no bfloat16 | float32 | dynamic for float16 |
 | O1 | float32 | autocast float16 | float32 | dynamic |
-| O2 | float16, normalisation float32 | float16 | float32 master weights | dynamic |
+| O2 | float16, normalization float32 | float16 | float32 master weights | dynamic |
 | O3 | float16 | float16 | float32 arithmetic, rounded to float16 weights | 1 |
 | float16 | as O3 | float16 | as O3 | dynamic |
 | bfloat16 | bfloat16 | bfloat16 | as O3 | 1 |
 
-Models keep features, CTC and batch statistics in float32 themselves: half precision can't carry them. The optimiser's
-state is always float32: Adam's epsilon vanishes in float16.
+Models compute features, CTC and batch statistics in float32, because half precision is not accurate enough. The
+optimizer state is always float32, because Adam's epsilon becomes 0 in float16.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = ("float16", "bfloat16", "float32", "float64", "O0", "O1", "O2", "O3")
 
 @dataclass(frozen=True)
 class Precision:
-    """How one run computes."""
+    """The dtypes and the loss scale of a run."""
 
     name: str
     device_type: str
@@ -52,7 +52,7 @@ class Precision:
         return torch.autocast(self.device_type, dtype=self.autocast)
 
     def prepare(self, model: nn.Module) -> None:
-        """Give the model's weights their format, in place. Buffers (statistics, windows) keep theirs below float64."""
+        """Convert the weights of the model in place. Buffers (statistics, windows) are converted only for float64."""
         if self.weights == torch.float64:
             model.double()
             return
@@ -64,7 +64,7 @@ class Precision:
                     parameter.data = parameter.data.to(self.weights)
 
     def inputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The batch in the format the model takes: only float64 differs, the rest casts inside."""
+        """Convert the batch for the model. Only float64 needs this; the model casts to all other dtypes itself."""
         if self.weights != torch.float64:
             return dict(tensors)
         return {name: tensor.double() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
@@ -73,13 +73,13 @@ class Precision:
 def choose_precision(
     train_dtype: str, *, device_type: str, use_amp: bool = False, loss_scale: float | None = None
 ) -> Precision:
-    """What the options mean on this device; what it can't do is an error that names the alternative."""
+    """Return the precision for these options. The UserError for an unsupported device names an alternative."""
     if train_dtype not in NAMES:
-        raise UserError(f"--train_dtype {train_dtype} is unknown; it is one of {', '.join(NAMES)}")
+        raise UserError(f"--train_dtype {train_dtype}: must be one of {', '.join(NAMES)}")
     if use_amp and train_dtype not in ("float32", "O0"):
         raise UserError(
-            f"--use_amp true and --train_dtype {train_dtype} exclude each other: use_amp keeps float32 weights. "
-            "Leave one of them out"
+            f"--use_amp true can't be used with --train_dtype {train_dtype}: use_amp needs float32 weights. "
+            "Remove one of the two options"
         )
     if train_dtype == "float64" and device_type in ("mps", "npu"):
         raise UserError(f"--train_dtype float64: {device_type} has no float64. Use float32, or --ngpu 0")
@@ -114,10 +114,10 @@ def choose_precision(
 
 
 class MasterWeights:
-    """float32 stand-ins for half-precision weights, which the optimiser updates.
+    """float32 copies of half-precision weights, which the optimizer updates.
 
-    "master" keeps them between updates (O2), "rounded" takes them anew from the weights each time, so that the weights
-    alone are the model's memory (O3).
+    "master" keeps the copies between updates (O2). "rounded" makes them again from the weights before each update, so
+    that only the weights are stored (O3).
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, updates: Literal["plain", "master", "rounded"]) -> None:
@@ -127,7 +127,7 @@ class MasterWeights:
         self._pairs = [(w, m) for w, m in zip(self.weights, self.masters, strict=True) if w is not m]
 
     def take_gradients(self) -> None:
-        """Move the gradients of the weights to their stand-ins."""
+        """Move the gradients of the weights to the float32 copies."""
         for weight, master in self._pairs:
             master.grad = None if weight.grad is None else weight.grad.to(master.dtype)
             weight.grad = None
@@ -135,7 +135,7 @@ class MasterWeights:
                 master.data.copy_(weight.data)
 
     def write_back(self) -> None:
-        """Round the updated stand-ins into the weights."""
+        """Round the updated float32 copies into the weights."""
         for weight, master in self._pairs:
             weight.data.copy_(master.data)
 
@@ -149,7 +149,7 @@ class MasterWeights:
 
 
 class Scaler:
-    """The loss scale: none, fixed, or torch's dynamic one, behind the same four words."""
+    """The loss scale: none, fixed, or torch's dynamic scale, with the same interface."""
 
     def __init__(self, precision: Precision) -> None:
         self.fixed = precision.loss_scale if isinstance(precision.loss_scale, float | int) else None
@@ -164,7 +164,7 @@ class Scaler:
         self._torch.unscale_(optimizer)
 
     def update(self) -> None:
-        """After each attempt, skipped or not. Only a dynamic scale moves."""
+        """Call this after each update, skipped or not. Only a dynamic scale changes."""
         if self._torch.is_enabled():
             self._torch.update(float(self.fixed) if self.fixed is not None else None)
 
@@ -195,7 +195,7 @@ def _widened(weight: nn.Parameter) -> nn.Parameter:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """torch's normalisation layers, and any that keeps running statistics."""
+    """Return whether this is a normalization layer of torch or a layer with running statistics."""
     return isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) or hasattr(module, "running_mean")
 
 
@@ -211,7 +211,7 @@ def _has_bfloat16(device_type: str) -> bool:
 
 
 def _try(precision: Precision) -> None:
-    """Products in the chosen format, before anything is built."""
+    """Test matrix products in the chosen dtype before anything is built."""
     kind = precision.autocast or precision.weights
     if precision.device_type == "cpu" and kind in (torch.float16, torch.bfloat16):
         _try_on_cpu(precision.name, kind)
@@ -228,14 +228,14 @@ def _try(precision: Precision) -> None:
 
 
 def _try_on_cpu(name: str, kind: torch.dtype) -> None:
-    """In a process of its own: a processor that announces AMX and does not let it be used ends the process."""
+    """Test in a separate process: a CPU that reports AMX but does not allow its use kills the process."""
     if _survives(_name(kind), onednn=True):
         return
     if not _survives(_name(kind), onednn=False):
         raise UserError(f"--train_dtype {name}: this CPU can't compute in {_name(kind)}. Use --train_dtype float32")
     logging.warning(
-        "this processor faults on oneDNN's products in %s, so oneDNN is switched off for this run, which is slow; "
-        "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 in the environment may be faster",
+        "matrix products of oneDNN in %s crash on this CPU, so oneDNN is disabled for this run, which is slow; "
+        "the environment variable ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16 may be faster",
         _name(kind),
     )
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]

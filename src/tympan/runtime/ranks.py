@@ -1,4 +1,4 @@
-"""Which process this is among how many, as a launcher's environment or ESPnet2's dist_* options say it."""
+"""Find the rank of this process and the number of processes, from a launcher's environment or the dist_* options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOCALHOST = "127.0.0.1"
 
 @dataclass(frozen=True)
 class DistOptions:
-    """ESPnet2's multi-host options."""
+    """ESPnet2's options for several hosts."""
 
     init_method: str = "env://"
     world_size: int | None = None
@@ -28,7 +28,7 @@ class DistOptions:
 
 @dataclass(frozen=True)
 class Ranks:
-    """A worker's place."""
+    """Rank and rendezvous of a worker."""
 
     rank: int
     size: int
@@ -38,17 +38,17 @@ class Ranks:
 
 @dataclass(frozen=True)
 class Hosts:
-    """A host's place among the hosts that each start their own processes."""
+    """Rank and rendezvous of a host, if each host starts its own processes."""
 
     rank: int = 0
     size: int = 1
     master_addr: str = LOCALHOST
     master_port: int = 0
-    """0 lets the first host choose."""
+    """0 means that the first host chooses a port."""
 
 
 def worker_ranks(options: DistOptions, environment: Mapping[str, str]) -> Ranks | None:
-    """This process's place if somebody else has started it as one of many; None if it is on its own."""
+    """Return the rank of this process if a launcher started it as one of many, else None."""
     if "RANK" in environment and "WORLD_SIZE" in environment:
         local = environment.get("LOCAL_RANK", options.local_rank)
         return Ranks(int(environment["RANK"]), int(environment["WORLD_SIZE"]), int(local or 0))
@@ -62,7 +62,7 @@ def worker_ranks(options: DistOptions, environment: Mapping[str, str]) -> Ranks 
 
 
 def hosts(options: DistOptions, environment: Mapping[str, str]) -> Hosts:
-    """The hosts of a run whose hosts start their own processes (--multiprocessing_distributed true)."""
+    """Return the hosts of a run in which each host starts its own processes (--multiprocessing_distributed true)."""
     if not options.multiprocessing:
         return Hosts()
     if options.launcher == "slurm":
@@ -76,18 +76,18 @@ def hosts(options: DistOptions, environment: Mapping[str, str]) -> Hosts:
         return Hosts()
     if options.init_method.startswith("file://"):
         raise UserError(
-            "--dist_init_method file:// and --multiprocessing_distributed true: hosts that start their own processes "
-            "meet at an address. Give --dist_master_addr and --dist_master_port, or tcp://ADDRESS:PORT"
+            "--dist_init_method file:// can't be used with --multiprocessing_distributed true, which needs an address. "
+            "Give --dist_master_addr and --dist_master_port, or --dist_init_method tcp://ADDRESS:PORT"
         )
     address, port = _master(options, environment)
     return Hosts(rank, size, address, port)
 
 
 def first_host(node_list: str) -> str:
-    """The first of Slurm's compressed list: `gpu[03-05,9],login1` begins with gpu03."""
+    """Return the first host of Slurm's compressed list: gpu03 for `gpu[03-05,9],login1`."""
     match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?([^,]*)", node_list)
     if match is None:
-        raise UserError(f"SLURM_JOB_NODELIST is '{node_list}', which names no host")
+        raise UserError(f"SLURM_JOB_NODELIST is '{node_list}', which contains no host name")
     prefix, numbers, suffix = match.groups()
     return prefix + (re.split(r"[,-]", numbers)[0] if numbers else "") + suffix
 
@@ -105,9 +105,12 @@ def _launched(options: DistOptions, environment: Mapping[str, str]) -> tuple[int
         return None
     if options.world_size is None or options.rank is None:
         missing = "dist_world_size" if options.world_size is None else "dist_rank"
-        raise UserError(f"--{missing} is needed too: dist_rank and dist_world_size go together")
+        raise UserError(f"--{missing} is needed too: --dist_rank and --dist_world_size must be given together")
     if not 0 <= options.rank < options.world_size:
-        raise UserError(f"--dist_rank {options.rank} must lie in 0 to {options.world_size - 1} (--dist_world_size)")
+        raise UserError(
+            f"--dist_rank {options.rank}: must be from 0 to {options.world_size - 1} "
+            f"(--dist_world_size {options.world_size})"
+        )
     return options.rank, options.world_size, options.local_rank or 0
 
 
@@ -125,7 +128,7 @@ def _number(environment: Mapping[str, str], *names: str, launcher: str) -> int:
         if name in environment:
             return int(environment[name])
     start = "srun" if launcher == "slurm" else "mpirun"
-    raise UserError(f"--dist_launcher {launcher}: {names[0]} is not in the environment. Start with {start}")
+    raise UserError(f"--dist_launcher {launcher}: the environment variable {names[0]} is not set. Start with {start}")
 
 
 def _init_method(options: DistOptions, environment: Mapping[str, str]) -> str:
@@ -144,11 +147,11 @@ def _master(options: DistOptions, environment: Mapping[str, str]) -> tuple[str, 
     if options.launcher == "slurm":
         node_list = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
         address = address or (first_host(node_list) if node_list else "")
-        # The same number on every host of a job, and another one for another job
+        # The same port on every host of a job, and different ports for different jobs
         port_text = port_text or 12000 + int(environment.get("SLURM_JOB_ID", "0")) % 20000
     if not address or not port_text:
         raise UserError(
-            "several processes need a place to meet: give --dist_master_addr and --dist_master_port "
-            "(the first host's), or --dist_init_method tcp://ADDRESS:PORT or file:///SHARED/FILE"
+            "the processes need an address to connect to: give --dist_master_addr and --dist_master_port "
+            "(of the first host), or --dist_init_method tcp://ADDRESS:PORT or file:///SHARED/FILE"
         )
     return address, int(port_text)

@@ -1,7 +1,8 @@
-"""Finds a run that hangs: who waits for whom, with stacks, instead of hours of silence.
+"""Detect a run that hangs, and report which ranks are waiting, with their stacks.
 
-Every rank notes when it enters and leaves an exchange. When a rank has noted nothing for the time limit, it writes down
-where its main thread stands, reads what the others wrote, says it all, and ends the process; the agent then restarts.
+Every rank records when it enters and leaves a collective operation. If nothing was recorded for the time limit, the
+rank publishes the stack of its main thread, reads the stacks of the other ranks, logs all of them, and ends its
+process. The agent then restarts the run.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ EXIT_HUNG = 70
 
 
 class Store(Protocol):
-    """What is used of torch's key-value store."""
+    """The part of the interface of torch's key-value store that is used here."""
 
     def set(self, key: str, value: str, /) -> None: ...
 
@@ -31,7 +32,7 @@ class Store(Protocol):
 
 
 class _Note(TypedDict):
-    """What a rank writes down about itself."""
+    """The state that a rank publishes."""
 
     where: str
     exchanges: int
@@ -39,7 +40,7 @@ class _Note(TypedDict):
 
 
 class Watchdog:
-    """One thread a rank. `store` is torch's key-value store that all ranks reach."""
+    """One thread per rank. `store` is torch's key-value store, which all ranks can reach."""
 
     def __init__(self, store: Store, *, rank: int, size: int, limit_s: float) -> None:
         self.store = store
@@ -55,7 +56,7 @@ class Watchdog:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Inside, this rank waits for the others."""
+        """Context in which this rank waits for the others."""
         self._note(f"waiting in {what}")
         yield
         self._note("working")
@@ -84,7 +85,7 @@ class Watchdog:
         os._exit(EXIT_HUNG)
 
     def _exchange_notes(self, own: _Note) -> dict[int, _Note | None]:
-        """What each rank says; None for one that says nothing (stopped, or its host is gone)."""
+        """Publish the state of this rank and read the others. None for a rank that did not publish its state."""
         found: dict[int, _Note | None] = dict.fromkeys(range(self.size))
         found[self.rank] = own
         deadline = time.monotonic() + max(2.0, min(30.0, self.limit_s / 4))
@@ -96,7 +97,7 @@ class Watchdog:
                         found[rank] = json.loads(self.store.get(f"tympan/hung/{rank}"))
                 time.sleep(0.2)
         except RuntimeError as error:
-            logging.warning("the store of the run can't be reached: %s", error)
+            logging.warning("can't reach the key-value store of the run: %s", error)
         return found
 
     def _describe(self, notes: dict[int, _Note | None]) -> str:
@@ -104,12 +105,15 @@ class Watchdog:
         silent = [rank for rank, note in notes.items() if note is None]
         busy = [rank for rank, note in notes.items() if note is not None and note["where"] == "working"]
         if silent:
-            lines.append(f"Ranks that say nothing (stopped, or their host is gone): {_listed(silent)}.")
+            lines.append(f"Ranks that do not respond (stopped, or their host is down): {_listed(silent)}.")
         if busy:
-            lines.append(f"Ranks that are not waiting for anyone, so hold the others up: {_listed(busy)}.")
+            lines.append(f"Ranks that are not waiting, so they block the others: {_listed(busy)}.")
         for rank, note in notes.items():
             if note is not None:
-                lines.append(f"rank {rank}: {note['where']}, after {note['exchanges']} exchanges, at\n{note['stack']}")
+                lines.append(
+                    f"rank {rank}: {note['where']}, after {note['exchanges']} collective operations, at\n"
+                    f"{note['stack']}"
+                )
         return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
-"""A stand-in for torch_npu: a device named npu, registered through torch's own mechanism for out-of-tree devices.
+"""A fake torch_npu: a device named npu, registered with torch's mechanism for out-of-tree devices.
 
-Its tensors live in ordinary memory and its kernels are the CPU's, so that it shows which calls reach the device and
-that nothing else is needed from Tympan; it says nothing about an Ascend card. `hccl` is gloo under another name.
+Its tensors are in ordinary memory and its kernels run on the CPU. Tests with it show which calls reach the device, but
+nothing about a real Ascend device. `hccl` is gloo under another name.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Guard(torch._C._acc.DeviceGuard):
 
 
 class NpuTensor(torch.Tensor):
-    """A tensor that says it is on an npu and keeps its values in an ordinary one."""
+    """A tensor whose device is npu and whose values are kept in an ordinary tensor."""
 
     raw: torch.Tensor
 
@@ -156,7 +156,7 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 
 
 def _hccl(options: Any, extra: Any = None) -> Any:
-    raise RuntimeError("the stand-in has no collectives on the card")
+    raise RuntimeError("the fake device has no collective operations")
 
 
 _setup_privateuseone_for_python_backend("npu", Module(), Hook(), Guard())
@@ -167,5 +167,5 @@ _library.impl("_copy_from", _copy_from, "PrivateUse1")
 dist.Backend.register_backend("hccl", _hccl, devices=["npu"])
 _everything = torch.library.Library("_", "IMPL")
 _everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-# Its memory is the host's: nothing is there to pin
+# Its memory is that of the host, so there is nothing to pin
 torch.Tensor.pin_memory = lambda self, device=None: self  # type: ignore[method-assign]
