@@ -51,7 +51,7 @@ def test_lmplzs_way_from_stdin_to_stdout(text: Path) -> None:
         (["-o", "2", "--discount_fallback", "0.5", "1", "4"], "three numbers"),
         (["-o", "2", "--memory", "much"], "--memory: expected a number and a unit"),
         (["-o", "2", "--temp_dir", "nowhere"], "--temp_dir: nowhere is not a directory"),
-        (["-o", "2"], "Use --discount_fallback"),
+        (["-o", "2"], "Pass --discount_fallback"),
         ([], "order"),
     ],
 )

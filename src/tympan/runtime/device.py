@@ -78,7 +78,7 @@ def choose_kind(*, ngpu: int, device: str | None) -> str:
     asked = f"--device {device}" if device else f"--ngpu {ngpu}"
     if found.problem is not None and wanted in ("npu", "accelerator"):
         raise UserError(
-            f"{asked} asks for {needed} {wanted}, and {found} was found here: {found.problem}. "
+            f"{asked} needs {needed} {wanted} device(s), but this host has {found}: {found.problem}. "
             "Use the CPU with --ngpu 0; 'tympan check_install' shows what is missing"
         )
     if found.kind is None or (device is not None and device != found.kind):

@@ -62,7 +62,7 @@ def estimate(
             if fallback is None:
                 raise UserError(
                     f"no Kneser-Ney discounts for {n}-grams: {problem}; the text is probably small or artificial. "
-                    "Use --discount_fallback to use 0.5 1 1.5 for this order"
+                    "Pass --discount_fallback to use 0.5 1 1.5 for this order"
                 )
             values = fallback
             fallback_orders.append(n)
