@@ -321,7 +321,8 @@ class BatchOptions:
     )
     fold_length: list[int] = option(
         [],
-        help="for folded, one number per shape file: the batch size is divided by 1 + length // fold_length (the largest over the files)",
+        help="for folded, one number per shape file: the batch size is divided by 1 + length // fold_length "
+        "(the largest over the files)",
         group=BATCHES,
         least=1,
     )
