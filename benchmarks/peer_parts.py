@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from espnet.nets.pytorch_backend.transformer.encoder import Encoder as Espnet1Encoder
+from espnet2.asr.decoder import transformer_decoder as decoders
 from espnet2.asr.encoder.multiconvformer_encoder import MultiConvConformerEncoder
 from espnet2.asr.frontend.windowing import SlidingWindow
 from espnet2.asr.preencoder.sinc import LightweightSincConvs
@@ -49,9 +51,43 @@ def main() -> None:
             "lengths": [int(lengths) for _, lengths in made],
             "outputs": [summary(out[0].flatten(1)) for out, _ in made],
         }
+    golden |= convolutions()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
     output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+DECODERS = {
+    "lightweight_conv": decoders.LightweightConvolutionTransformerDecoder,
+    "lightweight_conv2d": decoders.LightweightConvolution2DTransformerDecoder,
+    "dynamic_conv": decoders.DynamicConvolutionTransformerDecoder,
+    "dynamic_conv2d": decoders.DynamicConvolution2DTransformerDecoder,
+}
+
+
+def convolutions() -> dict[str, Any]:
+    """Light and dynamic convolution: ESPnet1's encoders, and the decoders of ESPnet2 for whole sequences."""
+    golden: dict[str, Any] = {}
+    for name, kind in cases.CONVOLUTIONS.items():
+        for case, conf in cases.CONVOLUTION.items():
+            given = dict(conf, attention_dim=conf["output_size"], selfattention_layer_type=kind)
+            given["conv_kernel_length"] = "_".join(map(str, given["conv_kernel_length"]))
+            encoder = Espnet1Encoder(cases.FEATURES, **{key: given[key] for key in given if key != "output_size"})
+            cases.fill(encoder.eval())
+            outs = [encoder(cases.features(i), torch.ones(1, 1, n)) for i, n in enumerate(cases.LENGTHS)]
+            golden[f"encoder {name} {case}"] = {
+                "shapes": shapes(encoder),
+                "outputs": [summary(out[0]) for out, _ in outs],
+            }
+            decoder = DECODERS[name](cases.VOCABULARY, 8, **cases.decoder_conf(conf)).eval()
+            cases.fill(decoder)
+            results = []
+            for i, n in enumerate(cases.LENGTHS):
+                tokens = cases.tokens(i)
+                out, _ = decoder(cases.memory(i), torch.tensor([n]), tokens, torch.tensor([tokens.size(1)]))
+                results.append(summary(out[0]))
+            golden[f"decoder {name} {case}"] = {"shapes": shapes(decoder), "outputs": results}
+    return golden
 
 
 def shapes(module: torch.nn.Module) -> dict[str, list[int]]:

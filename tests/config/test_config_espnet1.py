@@ -287,8 +287,12 @@ def test_the_command_line_still_wins(tmp_path: Path) -> None:
             "only ESPnet1's Conformer, Transformer and RNN are translated, not the transducer",
         ),
         (
-            KERNEL15 + "transformer-decoder-selfattn-layer-type: dynamicconv\nwshare: 4\n",
-            "lightweight and dynamic convolutions (dynamicconv) are not supported; use selfattn",
+            KERNEL15 + "transformer-decoder-selfattn-layer-type: light-dynamicconv2d\nwshare: 4\n",
+            "light-dynamicconv2d is not supported; the convolutions are lightconv, lightconv2d,",
+        ),
+        (
+            KERNEL15 + "transformer-decoder-selfattn-layer-type: lightconv\nldconv-decoder-kernel-length: 3_5\n",
+            "ldconv-decoder-kernel-length: 3_5 has 2 kernels for 6 layers",
         ),
         (
             RNN + "lsm-type: unigram\nlsm-weight: 0.05\n",
@@ -383,6 +387,30 @@ def test_stochastic_depth_of_a_transformer(tmp_path: Path) -> None:
     features, lengths = torch.randn(2, 40, 83), torch.tensor([40, 31])
     outputs = [encoder(features, lengths) for encoder in encoders]
     torch.testing.assert_close(outputs[0].out, outputs[1].out)
+
+
+TRANSFORMER = "elayers: 2\neunits: 32\ndlayers: 2\ndunits: 32\nadim: 16\naheads: 2\nbatch-size: 4\n"
+TRANSFORMER += 'model-module: "espnet.nets.pytorch_backend.e2e_asr_transformer:E2E"\n'
+
+
+def test_convolutions_instead_of_self_attention(tmp_path: Path) -> None:
+    text = TRANSFORMER + "transformer-encoder-selfattn-layer-type: lightconv\nwshare: 2\nldconv-usebias: true\n"
+    text += "transformer-decoder-selfattn-layer-type: dynamicconv2d\nldconv-decoder-kernel-length: 3-5\n"
+    argv = ["--config", write(tmp_path / "a", text), "--token_list", "[<blank>, <unk>, a, <sos/eos>]"]
+    config = parse_training(AsrTrainConfig, argv, prog="t")
+    assert (config.encoder, config.decoder) == ("lightweight_conv", "dynamic_conv2d")
+    # ESPnet1's default has twelve kernels; a smaller encoder takes the first.
+    assert config.encoder_conf["conv_kernel_length"] == [21, 23]
+    assert config.decoder_conf["conv_kernel_length"] == [3, 5]
+    model = build_asr_model(config)
+    assert model.encoder.encoders[1].self_attn.bias.shape == (16,)
+    assert model.decoder.decoders[1].self_attn.linear_weight.weight.shape == (2 * 5, 16)
+
+
+def test_no_decoder_layers_with_ctc_only(tmp_path: Path) -> None:
+    text = TRANSFORMER.replace("dlayers: 2", "dlayers: 0") + "mtlalpha: 1.0\n"
+    argv = ["--config", write(tmp_path / "a", text), "--token_list", "[<blank>, <unk>, a, <sos/eos>]"]
+    assert build_asr_model(parse_training(AsrTrainConfig, argv, prog="t")).decoder is None
 
 
 def test_espnet2_files_are_left_alone() -> None:

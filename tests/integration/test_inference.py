@@ -246,7 +246,7 @@ def test_transcribe_prints_the_text(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--batch_size", "0"], "--batch_size: must be at least 1, found 0"),
+        (["--batch_size", "-1"], "--batch_size: must be at least 0, found -1"),
         (["--max_piece_s", "-1"], "--max_piece_s: must be 1 or more seconds, or 0 (never cut), found -1"),
         (["--max_piece_s", "nan"], "found nan"),
         (["--penalty", "nan"], "--penalty: must be a finite number, found nan"),

@@ -42,6 +42,20 @@ SINC: dict[str, dict[str, Any]] = {
         "scale_type": "bark",
     },
 }
+_CONVOLUTION = {"output_size": 8, "linear_units": 12, "num_blocks": 2, "conv_wshare": 2}
+CONVOLUTION: dict[str, dict[str, Any]] = {
+    "short": {**_CONVOLUTION, "conv_kernel_length": [3, 5]},
+    "long": {**_CONVOLUTION, "conv_kernel_length": [31, 7], "conv_usebias": True, "normalize_before": False},
+    "concat": {**_CONVOLUTION, "conv_kernel_length": [7, 1], "conv_wshare": 4, "concat_after": True},
+}
+CONVOLUTIONS = {
+    "lightweight_conv": "lightconv",
+    "lightweight_conv2d": "lightconv2d",
+    "dynamic_conv": "dynamicconv",
+    "dynamic_conv2d": "dynamicconv2d",
+}
+"""Each with the name that ESPnet1 has for it."""
+VOCABULARY = 11
 WINDOWS: dict[str, dict[str, Any]] = {"usual": {}, "other": {"win_length": 300, "hop_length": 70, "channels": 1}}
 
 
@@ -73,3 +87,19 @@ def speech(index: int) -> Tensor:
     """(1, samples) of one utterance."""
     time = torch.arange(SAMPLES[index], dtype=torch.float64)
     return (0.3 * torch.sin(time * (0.05 + 0.02 * index)) + 0.1 * torch.cos(time * 0.9)).float().unsqueeze(0)
+
+
+def decoder_conf(conf: dict[str, Any]) -> dict[str, Any]:
+    """The decoder's keys of an encoder's configuration."""
+    return {**{key: value for key, value in conf.items() if key != "output_size"}, "attention_heads": 2}
+
+
+def memory(index: int, size: int = 8) -> Tensor:
+    """(1, frames, size): the encoder's output for one utterance."""
+    return features(index, size) * 0.5
+
+
+def tokens(index: int) -> Tensor:
+    """(1, length), sos first."""
+    ids = (torch.arange(9 - 2 * index) * (3 + index)) % (VOCABULARY - 2) + 1
+    return torch.cat([torch.tensor([VOCABULARY - 1]), ids]).unsqueeze(0)

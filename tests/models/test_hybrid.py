@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.models.tiny import rows_of, tiny_batch, tiny_model
+from tests.models.tiny import TOKENS, rows_of, tiny_batch, tiny_model
 from tympan.errors import UserError
 from tympan.models.attention import Text, add_sos_eos
 from tympan.models.hybrid import HybridModel
@@ -164,6 +164,16 @@ def test_ctc_that_can_not_fit_counts_0() -> None:
 def test_mistakes_are_named(conf: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny_model(**conf)
+
+
+def test_a_token_list_without_a_blank_begins_with_it() -> None:
+    """As in ESPnet2."""
+    torch.manual_seed(0)
+    model = tiny_model()
+    other = tiny_model(token_list=["a", *TOKENS[1:]])
+    assert other.blank_id == 0
+    batch = tiny_batch()
+    torch.testing.assert_close(model.eval()(**batch).value, other.eval()(**batch).value)
 
 
 def test_it_offers_what_decoding_and_training_ask_for() -> None:

@@ -23,7 +23,8 @@ def tiny_model(**given: Any) -> HybridModel:
     decoder_conf = given.pop("decoder_only", None) or {**DECODER, **no_dropout, **given.pop("decoder_conf", {})}
     conf = {"encoder": "conformer", "decoder": "transformer", "input_size": 20, "normalize": None, **given}
     torch.manual_seed(0)
-    config = config_of(token_list=TOKENS, encoder_conf=encoder_conf, decoder_conf=decoder_conf, **conf)
+    tokens = conf.pop("token_list", TOKENS)
+    config = config_of(token_list=tokens, encoder_conf=encoder_conf, decoder_conf=decoder_conf, **conf)
     return build_asr_model(config)
 
 

@@ -194,7 +194,7 @@ def _transcribed(recognizer: Recognizer, recordings: Sequence[Recording]) -> Ite
             waiting.append((recording, samples))
             seconds += recognizer.duration_s(samples)
         is_last = index + 1 == len(recordings)
-        if is_last or len(waiting) >= limits.batch_size or seconds >= limits.max_batch_s:
+        if is_last or len(waiting) >= max(limits.batch_size, 1) or seconds >= limits.max_batch_s:
             results = decode_together(recognizer, [(str(item.path), speech) for item, speech in waiting])
             yield from zip([item for item, _ in waiting], results, strict=True)
             waiting, seconds = [], 0.0

@@ -41,6 +41,10 @@ ENCODERS = Registry(
         "multiconv_conformer": "tympan.models.encoder.multiconv_conformer:MultiConvConformerEncoder",
         "rnn": "tympan.models.encoder.rnn:RnnEncoder",
         "vgg_rnn": "tympan.models.encoder.vgg_rnn:VggRnnEncoder",
+        "lightweight_conv": "tympan.models.encoder.convolution:LightweightConvEncoder",
+        "lightweight_conv2d": "tympan.models.encoder.convolution:LightweightConv2dEncoder",
+        "dynamic_conv": "tympan.models.encoder.convolution:DynamicConvEncoder",
+        "dynamic_conv2d": "tympan.models.encoder.convolution:DynamicConv2dEncoder",
     },
     supplied=["input_size"],
     not_yet=dict.fromkeys(
@@ -70,16 +74,16 @@ DECODERS = Registry(
     {
         "transformer": "tympan.models.decoder.transformer:TransformerDecoder",
         "rnn": "tympan.models.decoder.rnn:RnnDecoder",
+        "lightweight_conv": "tympan.models.decoder.convolution:LightweightConvDecoder",
+        "lightweight_conv2d": "tympan.models.decoder.convolution:LightweightConv2dDecoder",
+        "dynamic_conv": "tympan.models.decoder.convolution:DynamicConvDecoder",
+        "dynamic_conv2d": "tympan.models.decoder.convolution:DynamicConv2dDecoder",
         "transducer": "tympan.models.decoder.prediction:RnnPrediction",
         "stateless": "tympan.models.decoder.prediction:StatelessPrediction",
     },
     supplied=["vocab_size", "encoder_output_size"],
     not_yet=dict.fromkeys(
         (
-            "lightweight_conv",
-            "lightweight_conv2d",
-            "dynamic_conv",
-            "dynamic_conv2d",
             "transformer_md",
             "mlm",
             "whisper",

@@ -72,15 +72,17 @@ def _translate_asr(file: Translation) -> None:
         name = OTHER_MODELS.get(module.rpartition(":")[0].rpartition(".")[2], module)
         file.stop("model_module", f"only ESPnet1's Conformer, Transformer and RNN are translated, not {name}")
         return
-    _refuse_convolutions(file)
+    convolutions = _take_convolutions(file)
     if kind == "transformer" and file.left.get("stochastic_depth_rate", ("", 0))[1]:
         _drop_layers_of_transformer(file)
         kind = "conformer"
     elif kind == "transformer":
         file.drop("stochastic_depth_rate", "0 means no stochastic depth")
-    file.put("encoder", kind, "model_module")
-    file.put("decoder", "transformer", "model_module")
-    file.note("model_module", f"model-module became encoder: {kind}, decoder: transformer")
+    encoder, decoder = convolutions.get("encoder", kind), convolutions.get("decoder", "transformer")
+    file.put("encoder", encoder, "model_module")
+    file.put("decoder", decoder, "model_module")
+    file.note("model_module", f"model-module became encoder: {encoder}, decoder: {decoder}")
+    _keep_a_decoder(file)
     adim = file.left.get("adim", ("", ASR_DEFAULTS["adim"]))[1]
     dropout = file.left.get("dropout_rate", ("", ASR_DEFAULTS["dropout_rate"]))[1]
     attention_dropout = {"transformer_attn_dropout_rate": dropout}
@@ -91,6 +93,7 @@ def _translate_asr(file: Translation) -> None:
     file.rename(ASR, {**ASR_DEFAULTS, **attention_dropout})
     file.refuse_unless("transformer_decoder_selfattn_layer_type", ("selfattn",))
     file.refuse_unless("transformer_encoder_selfattn_layer_type", ("selfattn",))
+    _translate_convolutions(file, convolutions)
     layers = file.take("intermediate_ctc_layer")
     if layers not in (None, ""):
         numbers = [int(item) for item in str(layers).split(",")]
@@ -98,12 +101,47 @@ def _translate_asr(file: Translation) -> None:
     _translate_training(file, adim)
 
 
-def _refuse_convolutions(file: Translation) -> None:
+def _take_convolutions(file: Translation) -> dict[str, str]:
+    """The side (encoder, decoder) -> the name here, for those with convolutions instead of self-attention."""
+    found = {}
     for side in ("encoder", "decoder"):
         key = f"transformer_{side}_selfattn_layer_type"
-        value = file.left.get(key, ("", None))[1]
+        written, value = file.left.get(key, ("", None))
         if value in CONVOLUTIONS:
-            file.stop(key, f"lightweight and dynamic convolutions ({value}) are not supported; use selfattn")
+            found[side] = CONVOLUTIONS[file.take(key)]
+            file.note(key, f"{written}: {value} became {side}: {found[side]}")
+        elif isinstance(value, str) and value.endswith("conv2d"):
+            names = ", ".join(CONVOLUTIONS)
+            file.stop(key, f"{written}: {value} is not supported; the convolutions are {names}")
+    return found
+
+
+def _translate_convolutions(file: Translation, convolutions: Mapping[str, str]) -> None:
+    """`wshare`, `ldconv-usebias` and the kernels of every block, such as 11_11_11 (some files write 11-11-11)."""
+    groups, has_bias = file.take("wshare", 4), bool(file.take("ldconv_usebias", False))
+    for side in ("encoder", "decoder"):
+        key = f"ldconv_{side}_kernel_length"
+        given = str(file.take(key, "21_23_25_27_29_31_33_35_37_39_41_43" if side == "encoder" else "11_13_15_17_19_21"))
+        if side not in convolutions:
+            continue
+        kernels = [int(number) for number in re.split("[-_]", given) if number.isdecimal()]
+        blocks = file.document.value[f"{side}_conf"]["num_blocks"]
+        if len(kernels) < blocks:
+            file.refuse(key, f"{key.replace('_', '-')}: {given} has {len(kernels)} kernels for {blocks} layers")
+        file.put(f"{side}_conf.conv_kernel_length", kernels[:blocks], key)
+        file.put(f"{side}_conf.conv_wshare", groups, "wshare")
+        file.put(f"{side}_conf.conv_usebias", has_bias, "ldconv_usebias")
+        file.note(key, f"{key.replace('_', '-')} became {side}_conf.conv_kernel_length: {kernels[:blocks]}")
+    if "encoder" in convolutions:
+        # Convolution has no heads.
+        file.document.value["encoder_conf"].pop("attention_heads")
+
+
+def _keep_a_decoder(file: Translation) -> None:
+    """`dlayers: 0` is how ESPnet1 says that there is no decoder; here `ctc_weight: 1.0` says so."""
+    if file.left.get("dlayers", ("", 1))[1] == 0 and file.left.get("mtlalpha", ("", 0.5))[1] == 1:
+        file.note("dlayers", "dlayers: 0 became 1: with mtlalpha: 1.0 the model has no decoder, whatever its size")
+        file.left["dlayers"] = ("dlayers", 1)
 
 
 def _drop_layers_of_transformer(file: Translation) -> None:

@@ -199,6 +199,12 @@ OTHER_MODELS = {
     "e2e_asr_mulenc": "the multi-encoder model",
 }
 """ESPnet1's models that have no translation, by module name."""
-CONVOLUTIONS = ("lightconv", "lightconv2d", "dynamicconv", "dynamicconv2d", "light-dynamicconv2d")
+CONVOLUTIONS = {
+    "lightconv": "lightweight_conv",
+    "lightconv2d": "lightweight_conv2d",
+    "dynamicconv": "dynamic_conv",
+    "dynamicconv2d": "dynamic_conv2d",
+}
+"""ESPnet1's layers instead of self-attention, and the encoders and decoders here."""
 ASR_SIGNS = {"elayers", "adim", "mtlalpha", "eunits", "dlayers", "model-module", "transformer-lr"}
 LM_SIGNS = {"layer", "unit", "batchsize", "epoch"}

@@ -128,7 +128,10 @@ class BatchLimits(PieceOptions):
     """Limits on memory use."""
 
     batch_size: int = option(
-        16, help="number of utterances to decode together; does not change the result", group=WORK, least=1
+        16,
+        help="number of utterances to decode together; does not change the result; 0 or 1: one by one",
+        group=WORK,
+        least=0,
     )
     max_batch_s: float = option(240.0, help="maximum seconds of audio per batch, with padding", group=WORK)
 

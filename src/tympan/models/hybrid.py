@@ -34,6 +34,8 @@ from tympan.models.parts import (
     StepDecoder,
 )
 
+BLANK = "<blank>"
+
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
 
@@ -61,6 +63,15 @@ def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn
     )
     initialize(model, config.init)
     return model
+
+
+def find_blank(token_list: Sequence[str], sym_blank: str) -> int:
+    """The id of CTC's blank. A list without `<blank>` has it as its first token, as in ESPnet2."""
+    if sym_blank in token_list:
+        return token_list.index(sym_blank)
+    if sym_blank == BLANK:
+        return 0
+    raise UserError(f"the token list does not contain the CTC blank '{sym_blank}' (model_conf sym_blank)")
 
 
 class HybridModel(nn.Module):
@@ -107,9 +118,7 @@ class HybridModel(nn.Module):
             raise UserError("model_conf transducer_multi_blank_durations needs decoder: transducer; remove it")
         self.token_list = tuple(token_list)
         self.vocab_size = len(token_list)
-        if sym_blank not in token_list:
-            raise UserError(f"the token list does not contain the CTC blank '{sym_blank}' (model_conf sym_blank)")
-        self.blank_id = self.token_list.index(sym_blank)
+        self.blank_id = find_blank(self.token_list, sym_blank)
         self.sos = self.token_list.index(sym_sos) if sym_sos in token_list else self.vocab_size - 1
         self.eos = self.token_list.index(sym_eos) if sym_eos in token_list else self.vocab_size - 1
         self.ignore_id = ignore_id

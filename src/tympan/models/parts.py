@@ -230,6 +230,7 @@ if TYPE_CHECKING:
     from tympan.features.mvn import GlobalMvn, UtteranceMvn
     from tympan.features.specaug import SpecAug
     from tympan.features.windows import SlidingWindow
+    from tympan.models.decoder.convolution import ConvolutionDecoder
     from tympan.models.decoder.rnn import RnnDecoder
     from tympan.models.decoder.transformer import TransformerDecoder
     from tympan.models.encoder.blocks import BlockEncoder
@@ -247,11 +248,11 @@ if TYPE_CHECKING:
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)
     _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection, LightweightSincConvs)
     _ENCODERS: tuple[type[Encoder], ...] = (BlockEncoder, RnnEncoder, VggRnnEncoder)
-    _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, RnnDecoder)
+    _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, ConvolutionDecoder, RnnDecoder)
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
     _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
-    _RECOMPUTED: tuple[type[Recomputes], ...] = (BlockEncoder, TransformerDecoder)
+    _RECOMPUTED: tuple[type[Recomputes], ...] = (BlockEncoder, TransformerDecoder, ConvolutionDecoder)
     _ATTENTION: tuple[type[KeepsAttention], ...] = (
         MultiHeadedAttention,
         RnnAttention,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,8 @@ from tympan.nn.masks import causal_bias, key_bias, length_mask
 from tympan.nn.position import PositionalEncoding
 from tympan.nn.prefix_cache import PrefixCache
 from tympan.nn.typed_torch import ModuleList
+
+Mixer = TypeVar("Mixer", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -144,14 +146,14 @@ class TransformerDecoder(nn.Module):
         return out
 
 
-class DecoderBlock(nn.Module):
-    """Causal self-attention, attention to the encoder's output, feed-forward; each with a residual connection."""
+class ResidualBlock(nn.Module, Generic[Mixer]):
+    """The layers of a decoder block and their residual connections. `self_attn` mixes the tokens so far."""
 
     def __init__(
         self,
         size: int,
         *,
-        self_attn: MultiHeadedAttention,
+        self_attn: Mixer,
         src_attn: MultiHeadedAttention,
         feed_forward: nn.Module,
         dropout_rate: float,
@@ -159,7 +161,7 @@ class DecoderBlock(nn.Module):
         concat_after: bool,
     ) -> None:
         super().__init__()
-        self.self_attn = self_attn
+        self.self_attn: Mixer = self_attn
         self.src_attn = src_attn
         self.feed_forward = feed_forward
         self.norm1 = LayerNorm(size)
@@ -169,6 +171,21 @@ class DecoderBlock(nn.Module):
         self.concat_linear2 = nn.Linear(2 * size, size) if concat_after else None
         self.dropout = Dropout(dropout_rate)
         self.normalize_before = normalize_before
+
+    def _add(self, norm: LayerNorm, x: Tensor, query: Tensor, update: Tensor, concat: nn.Module | None) -> Tensor:
+        update = self.dropout(update) if concat is None else concat(torch.cat([query, update], dim=-1))
+        return x + update if self.normalize_before else norm(x + update)
+
+    def _feed_forward(self, x: Tensor) -> Tensor:
+        update: Tensor = self.dropout(self.feed_forward(self._before(self.norm3, x)))
+        return x + update if self.normalize_before else self.norm3(x + update)
+
+    def _before(self, norm: LayerNorm, x: Tensor) -> Tensor:
+        return norm(x) if self.normalize_before else x
+
+
+class DecoderBlock(ResidualBlock[MultiHeadedAttention]):
+    """Causal self-attention, attention to the encoder's output, feed-forward; each with a residual connection."""
 
     def forward(self, x: Tensor, self_bias: Tensor, memory: Tensor, memory_bias: Tensor) -> Tensor:
         """x (batch, length, size)."""
@@ -194,14 +211,3 @@ class DecoderBlock(nn.Module):
         out = self.src_attn.attend(self.src_attn.project_query(query), *memory, memory_bias)
         x = self._add(self.norm2, x, query, out, self.concat_linear2)
         return self._feed_forward(x)
-
-    def _add(self, norm: LayerNorm, x: Tensor, query: Tensor, update: Tensor, concat: nn.Module | None) -> Tensor:
-        update = self.dropout(update) if concat is None else concat(torch.cat([query, update], dim=-1))
-        return x + update if self.normalize_before else norm(x + update)
-
-    def _feed_forward(self, x: Tensor) -> Tensor:
-        update: Tensor = self.dropout(self.feed_forward(self._before(self.norm3, x)))
-        return x + update if self.normalize_before else self.norm3(x + update)
-
-    def _before(self, norm: LayerNorm, x: Tensor) -> Tensor:
-        return norm(x) if self.normalize_before else x
