@@ -122,7 +122,7 @@ def test_audio_of_any_kind_is_resampled_to_the_models_rate(an4: Path, tmp_path: 
     (tmp_path / data_type).write_text(f"utt {value}\n")
     given = ["--data_path_and_name_and_type", f"{tmp_path / data_type},speech,{data_type}"]
     out = tmp_path / "out"
-    assert asr_inference.main(["--output_dir", str(out), *given, *model_files(an4), *SEARCH]) == 0
+    assert asr_inference.main(["--output_dir", str(out), *given, *model_files(an4), *SEARCH, "--channel", "0"]) == 0
     assert read_table(out / "text") == {"utt": "GO"}
 
 

@@ -65,6 +65,24 @@ def test_unscaled_and_nan_audio_is_not_decoded(model: Path, tmp_path: Path, caps
     assert "nan.wav" in capsys.readouterr().err
 
 
+def test_speech_in_the_second_channel_is_heard(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    samples, rate = soundfile.read(model / "an253-fash-b.wav", dtype="float32")
+    soundfile.write(tmp_path / "second.wav", np.stack([samples * 0, samples], axis=1), rate)
+    soundfile.write(tmp_path / "equal.wav", np.stack([samples, samples], axis=1), rate)
+    assert transcribe.main([str(model), str(tmp_path / "second.wav")]) == 0
+    assert capsys.readouterr().out == "GO\n"
+    assert "second.wav: its channels differ and were averaged; choose one with --channel N" in caplog.text
+    caplog.clear()
+    assert transcribe.main([str(model), str(tmp_path / "second.wav"), "--channel", "1"]) == 0
+    assert transcribe.main([str(model), str(tmp_path / "equal.wav")]) == 0
+    assert capsys.readouterr().out == "GO\nGO\n"
+    assert "channels differ" not in caplog.text
+    assert run(transcribe.main, [str(model), str(tmp_path / "equal.wav"), "--channel", "2"]) == 1
+    assert "there is no channel 2; the recording has 2" in capsys.readouterr().err
+
+
 def test_stored_arrays_are_audio_or_features(model: Path, tmp_path: Path) -> None:
     samples, _ = soundfile.read(model / "an253-fash-b.wav", dtype="int16")
     arrays = {

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options.model,
         device=choose_kind(ngpu=options.ngpu, device=options.device),
         allow_import=options.allow_import,
-        limits=BatchLimits(max_piece_s=options.max_piece_s),
+        limits=BatchLimits(max_piece_s=options.max_piece_s, channel=options.channel),
     )
     faults = 0
     given = _given(recognizer, options)

@@ -9,7 +9,7 @@ import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 import soundfile
@@ -21,6 +21,7 @@ from tympan.errors import UserError
 Source = str | os.PathLike[str]
 
 BLOCK_FRAMES = 1 << 18
+DIFFERENT = 0.01
 
 _ARK_ENTRY = re.compile(r"^(.+):(\d+)$")
 
@@ -35,6 +36,8 @@ class Audio:
 
     samples: np.ndarray
     rate: int
+    channels_differ: bool = False
+    """Whether the samples are the mean of channels with different content."""
 
     @property
     def duration_s(self) -> float:
@@ -56,7 +59,7 @@ def read_audio(
     source: Source,
     *,
     rate: int | None = None,
-    channel: int | None = None,
+    channel: int | Literal["mean"] | None = None,
     start_s: float = 0.0,
     end_s: float | None = None,
     allow_pipes: bool = False,
@@ -64,6 +67,7 @@ def read_audio(
 ) -> Audio:
     """Decode `source`, or its part from `start_s` to `end_s`; resample it to `rate` if one is given.
 
+    `channel` is the index of a channel, `mean` of all channels, or None, which keeps them all.
     A relative path is looked for from the current directory, then from `base` (the data directory).
     """
     location = locate(source, base)
@@ -102,6 +106,36 @@ def resample(samples: np.ndarray, from_rate: float, to_rate: float) -> np.ndarra
     if len(samples) == 0:
         return samples
     return np.asarray(soxr.resample(samples, from_rate, to_rate, quality="HQ"), dtype=np.float32)
+
+
+def require_channel(channel: int, channels: int, location: str) -> None:
+    """UserError for a channel that a recording does not have."""
+    if not 0 <= channel < channels:
+        raise UserError(f"{location}: there is no channel {channel}; the recording has {channels} (counted from 0)")
+
+
+class Mixer:
+    """Turns blocks (time, channels) into one channel, and finds out whether averaged channels differ."""
+
+    def __init__(self, channel: int | Literal["mean"]) -> None:
+        self.channel = channel
+        self._energy = self._difference = 0.0
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """(time,) of a block (time,) or (time, channels)."""
+        if block.ndim == 1:
+            return block
+        if self.channel != "mean":
+            return np.ascontiguousarray(block[:, self.channel])
+        mean = block.mean(axis=1, dtype=np.float32)
+        self._energy += float(np.square(block).sum(dtype=np.float64))
+        self._difference += float(np.square(block - mean[:, None]).sum(dtype=np.float64))
+        return mean
+
+    @property
+    def channels_differ(self) -> bool:
+        """Whether what the mean cancels has more than DIFFERENT of the energy of the channels."""
+        return self._difference > DIFFERENT * self._energy
 
 
 def is_pipe(source: Source) -> bool:
@@ -184,13 +218,12 @@ def _decode(file: soundfile.SoundFile, location: str, first: int, last: int) -> 
 
 
 def _decode_channel(
-    file: soundfile.SoundFile, location: str, first: int, last: int, *, channel: int, rate: int
+    file: soundfile.SoundFile, location: str, first: int, last: int, *, channel: int | Literal["mean"], rate: int
 ) -> Audio:
     """Read one channel in blocks, so that memory holds only the resampled channel, not the whole recording."""
-    if not 0 <= channel < file.channels:
-        raise UserError(
-            f"{location}: there is no channel {channel}; the recording has {file.channels} (counted from 0)"
-        )
+    if channel != "mean":
+        require_channel(channel, file.channels, location)
+    mixer = Mixer(channel)
     own_rate = int(file.samplerate)
     stream = None if rate == own_rate else soxr.ResampleStream(own_rate, rate, 1, dtype="float32", quality="HQ")
     # The resampler rounds the length; memory that is never written costs nothing.
@@ -203,12 +236,12 @@ def _decode_channel(
         if len(block) == 0:
             raise _truncated(file, location, done)
         done += len(block)
-        part = block if block.ndim == 1 else np.ascontiguousarray(block[:, channel])
+        part = mixer(block)
         if stream is not None:
             part = stream.resample_chunk(part, last=done >= last)
         samples[filled : filled + len(part)] = part
         filled += len(part)
-    return Audio(samples[:filled], rate)
+    return Audio(samples[:filled], rate, mixer.channels_differ)
 
 
 def _next(file: soundfile.SoundFile, location: str, frames: int) -> np.ndarray:

@@ -118,6 +118,14 @@ class DecodeOptions(SearchOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PieceOptions(Checked):
+    """How a recording is read and cut."""
+
+    channel: int | None = option(
+        None,
+        help="channel of multi-channel recordings to decode, counted from 0; null: the mean of all (ESPnet2: first)",
+        group=WORK,
+        least=0,
+    )
     max_piece_s: float = option(
         30.0, help="cut recordings longer than this at pauses, in seconds; 0: never", group=WORK
     )
@@ -125,7 +133,7 @@ class PieceOptions(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimits(PieceOptions):
-    """Limits on memory use."""
+    """How recordings are read, cut and put into batches."""
 
     batch_size: int = option(
         16,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import numbers
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tympan.data.audio import read_audio, resample
+from tympan.data.audio import Audio, read_audio, resample
 from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import MAX_CHANNELS
 from tympan.decode.alignment import Aligned, AlignedToken, GivenText, align_segments, align_tokens, read_given_text
@@ -132,10 +133,11 @@ class Recognizer:
         )
 
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
-        """Samples (time,) of the first channel, at the model's rate."""
+        """Samples (time,) of one channel (`limits.channel`) or of the mean of all, at the model's rate."""
         if isinstance(audio, str | os.PathLike):
             return self._read_file(Path(audio))
-        given = samples_of(audio, rate)
+        given = samples_of(audio, rate, channel=self._channel)
+        _report_mixture(given, "the recording")
         return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
     def read_segment(self, segment: Segment, *, base: Path | None = None, allow_pipes: bool = False) -> np.ndarray:
@@ -152,7 +154,7 @@ class Recognizer:
             return array
         if array.ndim == 2 and array.shape[1] > MAX_CHANNELS:
             raise UserError(f"the model takes audio, but this is a matrix {array.shape} of features: give recordings")
-        return samples_of(array, self.rate).samples
+        return samples_of(array, self.rate, channel=self._channel).samples
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that is too short for one encoder frame."""
@@ -263,12 +265,17 @@ class Recognizer:
 
     def _read_file(self, source: str | Path, **how: Any) -> np.ndarray:
         """Read a file (a Path), or the value of a wav.scp line (a string)."""
-        samples = read_audio(source, rate=self.rate, channel=0, **how).samples
+        audio = read_audio(source, rate=self.rate, channel=self._channel, **how)
         try:
-            check_samples(samples, remedy="write the file as 16-bit PCM, or scale its samples")
+            check_samples(audio.samples, remedy="write the file as 16-bit PCM, or scale its samples")
         except UserError as error:
             raise UserError(f"{source}: {error}") from None
-        return samples
+        _report_mixture(audio, str(source))
+        return audio.samples
+
+    @property
+    def _channel(self) -> int | Literal["mean"]:
+        return "mean" if self.limits.channel is None else self.limits.channel
 
     def _keep(self, nbest: int) -> None:
         """Let the search return this many hypotheses; the best one stays the same."""
@@ -365,6 +372,14 @@ class Recognizer:
 def _is_silence(speech: np.ndarray) -> bool:
     """True for samples that are all 0; never for features."""
     return speech.ndim == 1 and not speech.any()
+
+
+def _report_mixture(audio: Audio, name: str) -> None:
+    if audio.channels_differ:
+        logging.warning(
+            "%s: its channels differ and were averaged; choose one with --channel N (in Python: "
+            "limits=BatchLimits(channel=N)), counted from 0", name
+        )  # fmt: skip
 
 
 def _log_posteriors(model: SpeechModel, outputs: Sequence[Tensor]) -> Tensor:

@@ -198,11 +198,11 @@ def _built(key: str) -> Recognizer:
 
 
 def _read(utterance: Utterance, recognizer: Recognizer, spec: DecodeSpec) -> Speech:
-    """Read speech. Sound is resampled to the model's rate, and only its first channel is used."""
+    """Read speech. Sound is resampled to the model's rate, and its channels are averaged unless one is chosen."""
     context = replace(utterance.context, allow_pipes=spec.allow_pipes)
     try:
         if utterance.data_type in AUDIO_TYPES:
-            segment = _first_channel(utterance)
+            segment = _first_recording(utterance)
             speech = recognizer.read_segment(segment, base=utterance.base, allow_pipes=spec.allow_pipes)
         else:
             speech = recognizer.take_array(np.asarray(read_value(utterance.data_type, utterance.value, context)))
@@ -212,7 +212,7 @@ def _read(utterance: Utterance, recognizer: Recognizer, spec: DecodeSpec) -> Spe
     return speech
 
 
-def _first_channel(utterance: Utterance) -> Segment:
+def _first_recording(utterance: Utterance) -> Segment:
     """The recording that a value of one of `AUDIO_TYPES` begins with."""
     if utterance.data_type == "segments":
         return find_segment(utterance.value, utterance.context)
@@ -290,8 +290,10 @@ def _conditions(spec: DecodeSpec) -> dict[str, Any]:
     options["search"] = spec.options.search or SEARCHES.names()[0]
     if not options["search_conf"]:
         del options["search_conf"]
-    cut = {"max_piece_s": spec.limits.max_piece_s}
-    return {**marks, **options, "dtype": spec.dtype, "token_type": spec.files.token_type, **cut}
+    read = {"max_piece_s": spec.limits.max_piece_s}
+    if spec.limits.channel is not None:
+        read["channel"] = spec.limits.channel
+    return {**marks, **options, "dtype": spec.dtype, "token_type": spec.files.token_type, **read}
 
 
 def _fingerprint(path: Path) -> str:

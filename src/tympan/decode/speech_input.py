@@ -12,14 +12,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 import yaml
 
 from tympan.config.model import SpeechTrainConfig
-from tympan.data.audio import Audio
+from tympan.data.audio import Audio, Mixer, require_channel
 from tympan.decode.model_files import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.features.cmvn import read_stats
@@ -116,8 +116,8 @@ class _ArrayLike(Protocol):
     def __array__(self) -> np.ndarray: ...
 
 
-def samples_of(audio: Any, rate: Any = None) -> Audio:
-    """Samples (with `rate`) or (samples, rate), as float32 in [-1, 1]; only the first channel."""
+def samples_of(audio: Any, rate: Any = None, *, channel: int | Literal["mean"] = "mean") -> Audio:
+    """Samples (with `rate`) or (samples, rate), as float32 (time,) in [-1, 1]: one channel, or the mean of all."""
     if isinstance(audio, tuple):
         audio, rate = _pair(audio)
     if not isinstance(audio, _ArrayLike):
@@ -128,9 +128,12 @@ def samples_of(audio: Any, rate: Any = None) -> Audio:
     samples, rate = _array(audio), _rate(rate)
     if samples.ndim not in (1, 2) or (samples.ndim == 2 and not 0 < samples.shape[1] <= samples.shape[0]):
         raise UserError(f"samples must be an array (time,) or (time, channels), found shape {samples.shape}")
-    samples = _as_float(samples[:, 0] if samples.ndim == 2 else samples)
+    if channel != "mean":
+        require_channel(channel, samples.shape[1] if samples.ndim == 2 else 1, "the array of samples")
+    mixer = Mixer(channel)
+    samples = mixer(_as_float(samples))
     check_samples(samples, remedy="divide 16-bit PCM by 32768, or give it as numpy.int16")
-    return Audio(samples, rate)
+    return Audio(samples, rate, mixer.channels_differ)
 
 
 def check_samples(samples: np.ndarray, *, remedy: str) -> None:
