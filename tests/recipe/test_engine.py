@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tympan.errors import UserError
-from tympan.recipe.engine import Engine, status_table
+from tympan.recipe.engine import Engine, Verdict, status_table
 from tympan.recipe.stage import Stage, Step, find_stage
 
 
@@ -167,6 +169,50 @@ def test_training_continues_only_its_own(tmp_path: Path) -> None:
     assert training(tmp_path, "b", 2, 1) == [0], "other data too"
     assert (tmp_path / "exp.old1" / "epoch").read_text() == "4", "and nothing is thrown away"
     assert (tmp_path / "exp.old2" / "epoch").read_text() == "1"
+
+
+def slow_training(root: Path, *, fails: bool = False) -> Step:
+    def run() -> None:
+        (root / "exp").mkdir(exist_ok=True)
+        (root / "exp" / "1epoch.pth").write_bytes(b"x" * 3000)
+        (root / "exp" / "latest.pth").unlink(missing_ok=True)
+        (root / "exp" / "latest.pth").symlink_to("1epoch.pth")
+        time.sleep(0.3)
+        if fails:
+            raise SystemExit(75)
+
+    return Step("train", run, makes=[root / "exp" / "latest.pth"], continues={}, output_dir=root / "exp")
+
+
+def status_of(root: Path, step: Step) -> Verdict:
+    return Engine(root / ".tympan").judge(step)
+
+
+def test_time_and_size_include_interrupted_runs(tmp_path: Path) -> None:
+    said: list[str] = []
+    failing, step = slow_training(tmp_path, fails=True), slow_training(tmp_path)
+    with pytest.raises(SystemExit):
+        Engine(tmp_path / ".tympan").run([Stage(4, "train", "Training", lambda: [failing])], 4, 4)
+    found = status_of(tmp_path, step)
+    assert (found.state, found.seconds) == ("interrupted", pytest.approx(0.3, abs=0.25))
+    Engine(tmp_path / ".tympan", say=said.append).run([Stage(4, "train", "Training", lambda: [step])], 4, 4)
+    assert re.fullmatch(r"  train: done in 0\.\d s \(0\.\d s with the earlier runs that it continued\)", said[-1])
+    found = status_of(tmp_path, step)
+    assert found.seconds is not None
+    assert 0.6 <= found.seconds < 1.5
+    assert found.bytes == 3000 + len("1epoch.pth"), "all files, and a link counts as a link"
+
+
+def test_a_killed_run_counts_until_it_last_wrote(tmp_path: Path) -> None:
+    step = slow_training(tmp_path)
+    Engine(tmp_path / ".tympan").run([Stage(4, "train", "Training", lambda: [step])], 4, 4)
+    record = tmp_path / ".tympan" / "steps" / "train.json"
+    content = json.loads(record.read_text())
+    kept = {name: content[name] for name in ("identity", "audio")}
+    record.write_text(json.dumps({**kept, "state": "started", "began": 1000.0, "earlier_s": 5.0}))
+    for path in (tmp_path / "exp").iterdir():
+        os.utime(path, (1060, 1060), follow_symlinks=False)
+    assert status_of(tmp_path, step).seconds == pytest.approx(65.0)
 
 
 def features(root: Path) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Literal, TypedDict
 
 from tympan.errors import UserError
 from tympan.recipe.console import in_bytes, in_words
-from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, size_of
+from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, last_written, size_of
 from tympan.recipe.stage import Stage, Step
 from tympan.runtime.atomic import atomic_write
 
@@ -41,11 +41,15 @@ class Verdict:
 
 
 class Record(TypedDict, total=False):
-    """What is stored about a step, as JSON. A step that was started but not finished has only the first three."""
+    """What is stored about a step, as JSON. A step that was started but not finished has only the first five."""
 
     state: Literal["started", "done"]
     identity: str
     audio: dict[str, str]
+    began: float
+    """Time of the start, in seconds since the epoch; absent once the run has ended."""
+    earlier_s: float
+    """Duration of the earlier runs that this one continues, in seconds."""
     settings: str
     needs: dict[str, str]
     makes: dict[str, str]
@@ -77,7 +81,8 @@ class Engine:
         if record is None:
             return Verdict("to do")
         if record["state"] == "started":
-            return Verdict("interrupted", "an earlier run stopped here")
+            seconds, stored = _time_spent(record, step), _bytes_of(step)
+            return Verdict("interrupted", "an earlier run stopped here", seconds=seconds, bytes=stored)
         verdict = partial(Verdict, seconds=record["seconds"], bytes=record["bytes"])
         if record["settings"] != digest_of(step.settings):
             return verdict("outdated", "its settings changed")
@@ -102,10 +107,11 @@ class Engine:
             self._say(f"  {step.name} ...{because}")
             if verdict.state == "changed":
                 self._keep_changed(step)
-            seconds = self._run_step(stage, step, force=force)
-            self._say(f"  {step.name}: done in {in_words(seconds)}")
+            took = self._run_step(stage, step, force=force)
+            added = f" ({in_words(took.total_s)} with the earlier runs that it continued)" if took.earlier_s else ""
+            self._say(f"  {step.name}: done in {in_words(took.seconds)}{added}")
 
-    def _run_step(self, stage: Stage, step: Step, *, force: bool) -> float:
+    def _run_step(self, stage: Stage, step: Step, *, force: bool) -> _Took:
         for path in (*step.needs, *step.labels):
             if not path.exists():
                 earlier = f"Run the earlier stages first (--stage -1, or any stage before {stage.number})."
@@ -116,11 +122,12 @@ class Engine:
         needs = {str(path): self.fingerprints.of(path) for path in (*step.needs, *step.labels)}
         audio = {str(table): self.fingerprints.of_recordings(table) for table in step.recordings}
         identity = _identity(step, needs)
-        self._make_room(step, identity, force=force)
-        self._write(step, {"state": "started", "identity": identity, "audio": audio})
+        started: Record = {"state": "started", "identity": identity, "audio": audio}
+        earlier_s = self._make_room(step, identity, force=force)
+        self._write(step, {**started, "began": time.time(), "earlier_s": round(earlier_s, 3)})
         began = time.monotonic()
         try:
-            step.run()
+            self._run_or_note(step, started, earlier_s)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UserError(
@@ -143,26 +150,38 @@ class Engine:
                 "settings": digest_of(step.settings),
                 "needs": needs,
                 "makes": {str(path): self.fingerprints.of(path) for path in step.makes},
-                "seconds": round(seconds, 3),
-                "bytes": sum(size_of(path) for path in step.makes),
+                "seconds": round(earlier_s + seconds, 3),
+                "bytes": _bytes_of(step),
             },
         )
         self.fingerprints.save()
-        return seconds
+        return _Took(seconds, earlier_s)
 
-    def _make_room(self, step: Step, identity: str, *, force: bool) -> None:
-        """Move output of other data or another model aside. It must not be continued, and is never deleted."""
+    def _run_or_note(self, step: Step, started: Record, earlier_s: float) -> None:
+        """Run the step. If it is interrupted, record how long it ran."""
+        began = time.monotonic()
+        try:
+            step.run()
+        except BaseException:
+            self._write(step, {**started, "earlier_s": round(earlier_s + time.monotonic() - began, 3)})
+            raise
+
+    def _make_room(self, step: Step, identity: str, *, force: bool) -> float:
+        """Move output of other data or another model aside. It must not be continued, and is never deleted.
+
+        Returns the duration of the runs that will be continued, in seconds.
+        """
         if step.continues is None or step.output_dir is None or not step.output_dir.exists():
-            return
+            return 0.0
         record = self._record(step)
-        is_own = record is not None and record["identity"] == identity and not self._other_audio(step, record)
-        if is_own and not force:
-            return
+        if record is not None and record["identity"] == identity and not self._other_audio(step, record) and not force:
+            return _time_spent(record, step)
         number = 1
         while (aside := step.output_dir.with_name(f"{step.output_dir.name}.old{number}")).exists():
             number += 1
         os.rename(step.output_dir, aside)
         self._say(f"  {step.output_dir} belongs to other data or settings: moved to {aside}")
+        return 0.0
 
     def _keep_changed(self, step: Step) -> None:
         """Keep a copy of files that the user edited and this step will overwrite, unless they are large."""
@@ -240,6 +259,34 @@ def status_table(engine: Engine, stages: Sequence[Stage]) -> str:
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
+
+
+@dataclass(frozen=True)
+class _Took:
+    """Duration of a step: of this run, and of the earlier runs that it continued."""
+
+    seconds: float
+    earlier_s: float
+
+    @property
+    def total_s(self) -> float:
+        return self.seconds + self.earlier_s
+
+
+def _time_spent(record: Record, step: Step) -> float:
+    """Seconds that a recorded step ran. A run that was killed counts until it last wrote to its output directory."""
+    if record["state"] == "done":
+        return record["seconds"]
+    earlier_s = record.get("earlier_s", 0.0)
+    if "began" in record and step.output_dir is not None:
+        earlier_s += max(0.0, last_written(step.output_dir) - record["began"])
+    return earlier_s
+
+
+def _bytes_of(step: Step) -> int:
+    """Disk space of what a step wrote: of its output directory, if it has one."""
+    outside = [path for path in step.makes if step.output_dir is None or not path.is_relative_to(step.output_dir)]
+    return sum(size_of(path) for path in outside) + (0 if step.output_dir is None else size_of(step.output_dir))
 
 
 def _identity(step: Step, needs: dict[str, str]) -> str:

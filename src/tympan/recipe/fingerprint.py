@@ -73,10 +73,15 @@ class Fingerprints:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file or of everything in a directory."""
+    """Bytes of a file or of everything in a directory, without what links in it point to."""
     if path.is_dir():
-        return sum(file.stat().st_size for file in _files(path))
+        return sum(file.lstat().st_size for file in _files(path))
     return path.stat().st_size if path.exists() else 0
+
+
+def last_written(directory: Path) -> float:
+    """Time of the last change to a file in the directory, in seconds since the epoch; 0 if there is none."""
+    return max((file.lstat().st_mtime for file in _files(directory)), default=0.0)
 
 
 def _digest_of_stream(stream: BinaryIO) -> str:

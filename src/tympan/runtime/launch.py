@@ -140,7 +140,7 @@ def record_failure(message: str) -> None:
 
 
 def exit_code_of(signalled: SignalException) -> int:
-    """Return the exit code of a run that a signal ended. After SIGTERM or SIGINT the state is saved: it can be requeued."""
+    """Return the exit code of a run that a signal ended. SIGTERM and SIGINT save a checkpoint first."""
     saves = signalled.sigval in (signal.SIGTERM, signal.SIGINT)
     return EXIT_REQUEUE if saves else 128 + int(signalled.sigval)
 
