@@ -127,7 +127,7 @@ class Mixer:
             return block
         if self.channel != "mean":
             return np.ascontiguousarray(block[:, self.channel])
-        mean = block.mean(axis=1, dtype=np.float32)
+        mean: np.ndarray = block.mean(axis=1, dtype=np.float32)
         self._energy += float(np.square(block).sum(dtype=np.float64))
         self._difference += float(np.square(block - mean[:, None]).sum(dtype=np.float64))
         return mean
