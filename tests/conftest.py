@@ -1,4 +1,4 @@
-"""Fixtures for all tests: where the reference material lies, and few threads. Skipped tests are counted by reason."""
+"""Fixtures for all tests: reference material, and two threads. Skipped tests are counted by reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAVELLING = ROOT / "tests" / "golden"
 
 
 class GoldenPath(type(Path())):
-    """A path below tests/golden. Joining it with a name that is not there skips the test that asked for it."""
+    """A path below tests/golden. Joining it with a name that does not exist skips the test."""
 
     def __truediv__(self, key: str | os.PathLike[str]) -> GoldenPath:
         path: GoldenPath = super().__truediv__(key)
@@ -30,7 +30,7 @@ class GoldenPath(type(Path())):
 def _shared(*parts: str) -> Path:
     path = SHARED.joinpath(*parts)
     if not path.exists():
-        pytest.skip(f"reference material '{Path('shared', *parts)}' is not beside this checkout")
+        pytest.skip(f"reference material '{Path('shared', *parts)}' is not next to this checkout")
     return path
 
 

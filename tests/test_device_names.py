@@ -1,4 +1,4 @@
-"""Device names and torch.distributed are used in `runtime/` alone (option choices and documentation exempt)."""
+"""Device names and torch.distributed are used only in `runtime/` (option choices and documentation are exempt)."""
 
 from __future__ import annotations
 

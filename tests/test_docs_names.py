@@ -1,4 +1,4 @@
-"""Every dotted name, every option and every file that the documentation names exists."""
+"""Every name, option, file, link and message in the documentation exists."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SCRIPTS = {
 
 
 EXAMPLES = {"tympan.recipe.yesno"}
-"""Modules that a page tells the reader to write."""
+"""Modules that the reader of a page writes."""
 
 
 def resolve(name: str) -> None:

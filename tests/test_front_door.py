@@ -1,4 +1,4 @@
-"""`import tympan`: quick, lazy, and the examples of docs/python.md run as they are printed."""
+"""`import tympan` is fast and lazy, and the examples of docs/python.md run unchanged."""
 
 from __future__ import annotations
 

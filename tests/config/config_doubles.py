@@ -1,4 +1,4 @@
-"""Small stand-ins for configurable classes, and a command that uses them."""
+"""Small test classes that a configuration can choose, and a command that uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ESPnet1's recipe files become our options, with the same meaning."""
+"""ESPnet1's recipe files are translated to Tympan's options with the same meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ESPnet2's interface: its document's commands, its printed configurations, its trained models' files."""
+"""ESPnet2's interface: the commands of its documentation, its printed configurations, and the files of its models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tympan.config.registry import Registry
 from tympan.config.signature import _Unreadable, import_class, signature_from_class, signature_from_source
 from tympan.errors import UserError
 
-# Everything that a run needs besides what a row is about.
+# What a run needs besides the options of a test case.
 MODEL = ["--encoder", "conformer", "--decoder", "transformer"]
 
 

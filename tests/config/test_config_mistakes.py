@@ -1,4 +1,4 @@
-"""Every mistake is caught, together with the others, and the message helps."""
+"""All mistakes are reported together, each with a helpful message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A printed config, fed back, prints itself byte for byte: for any values."""
+"""A printed config that is read again prints the same text, byte for byte, for any values."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def values_of(wanted: Any) -> st.SearchStrategy[Any]:
 
 
 def plain_options(schema: type[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Some options of a training command, those that choose a class left out."""
+    """Some options of a training command, without those that choose a class."""
     found = {
         name: values_of(option.type)
         for name, option in options_of(schema).items()

@@ -1,4 +1,4 @@
-"""Deltas and normalisation against Kaldi, and the statistics' file formats."""
+"""Deltas and normalization against Kaldi, and the statistics' file formats."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_utterance_statistics_equal_kaldi(golden: Path, name: str) -> None:
     stats = cmvn_stats([stored["fbank_pitch"]])
     np.testing.assert_allclose(stats, stored["cmvn_per_utt_fbank_pitch"], rtol=1e-6, atol=1e-3)
     found = apply_cmvn(stored["fbank_pitch"], stats, norm_vars=True)
-    # Kaldi scales and shifts in float32, which cancels digits in bands that hardly vary.
+    # Kaldi scales and shifts in float32, which loses digits in bands with a small variance.
     np.testing.assert_allclose(found, stored["fbank_pitch_uttcmvn"], atol=1e-3)
 
 

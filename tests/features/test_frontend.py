@@ -14,7 +14,7 @@ LENGTHS = torch.tensor([4000, 8000, 300, 257])
 
 @pytest.fixture(scope="module")
 def speech() -> torch.Tensor:
-    # Whatever lies beyond the lengths must not matter.
+    # Values beyond the lengths must have no effect.
     return torch.randn(4, 8000, generator=torch.Generator().manual_seed(0))
 
 

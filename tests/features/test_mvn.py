@@ -1,4 +1,4 @@
-"""Normalisation by corpus and by utterance."""
+"""Normalization by corpus and by utterance."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_by_speaker_by_utterance_and_deltas(golden: Path, feats: Path, tmp_path:
 
 
 def test_one_utterance_gives_what_the_commands_give(golden: Path, tmp_path: Path) -> None:
-    """What a recogniser computes from audio is what training read."""
+    """A recognizer computes the same features from audio as those that training read."""
     write_table(tmp_path / "data" / "wav.scp", {"utt": golden / "kaldi" / "synth200ms.wav"})
     raw, dump, cmvn = (str(tmp_path / name) for name in ("raw", "dump", "cmvn.ark"))
     make_features.main([str(tmp_path / "data"), raw])

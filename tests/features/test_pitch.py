@@ -32,7 +32,7 @@ def test_pitch_equals_kaldi(golden: Path, name: str, key: str, snip_edges: bool)
     assert found.shape == expected.shape
     distance = np.abs(found[:, 1] / expected[:, 1] - 1)
     same = distance < 1e-4
-    # Fair would be 90 % and 99.5 %. The float32 sums of the search make it every frame.
+    # 90 % and 99.5 % of the frames would be acceptable. With float32 sums in the search, all frames agree.
     assert same.mean() >= 0.99
     assert (distance < 0.01).mean() >= 0.995
     assert np.abs(found[same, 0] - expected[same, 0]).max() < 1e-5
@@ -92,7 +92,7 @@ def test_a_tone_has_its_pitch_at_any_rate(rate: int) -> None:
 
 
 def test_a_file_in_chunks_and_its_ballast(golden: Path) -> None:
-    """Chunks change the ballast of the first frames only by what is corrected afterwards."""
+    """Splitting the signal into chunks changes the ballast of the first frames only until it is corrected."""
     samples = read_audio(golden / "kaldi" / "BAC009S0150W0040.wav").samples
     whole = pitch(samples, PitchOptions())
     for options in (PitchOptions(frames_per_chunk=10), PitchOptions(nccf_ballast_online=True)):

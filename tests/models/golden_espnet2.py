@@ -42,7 +42,7 @@ DEFAULTS: dict[str, Any] = {
 
 
 def config_of(**given: Any) -> Any:
-    """As much of a training configuration as the model needs."""
+    """The part of a training configuration that the model needs."""
     return SimpleNamespace(**{**DEFAULTS, **given})
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 LENGTHS = (53, 38, 45)
-"""Frames of each utterance."""
+"""Number of frames of each utterance."""
 SAMPLES = (2000, 1570, 400)
 FEATURES = 20
 
@@ -72,7 +72,7 @@ def fill(module: nn.Module, *, keeps: tuple[str, ...] = ()) -> None:
 
 
 def newest_name(name: str) -> str:
-    """As the newest ESPnet2 names a parameter: its subsampling had a sequence of one layer before."""
+    """The name of a parameter in the newest ESPnet2. In older versions the subsampling has a sequence of one layer."""
     return name.replace("embed.out.0.", "embed.out.")
 
 

@@ -93,7 +93,7 @@ SEARCHES: dict[str, dict[str, Any]] = {
     "lm": {"lm_weight": 0.4, "penalty": 0.2},
     "lengths": {"maxlenratio": 0.5, "minlenratio": 0.2, "penalty": -0.1},
 }
-"""What is given to a search besides beam_size and nbest."""
+"""Options of a search besides beam_size and nbest."""
 
 CASE_SEARCHES = {
     "attention_only": ["default", "lm", "lengths"],
@@ -107,7 +107,7 @@ BEAM_SIZE = 5
 
 
 def settings_of(case: str) -> dict[str, Any]:
-    """The training configuration of a case, as far as it is not the default."""
+    """The options of a case's training configuration that are not defaults."""
     common = {
         "token_list": TOKENS,
         "src_token_list": SRC_TOKENS,
@@ -120,7 +120,7 @@ def settings_of(case: str) -> dict[str, Any]:
 
 
 def audio(index: int) -> Tensor:
-    """Two sweeping tones in a little noise, without which rounding would decide the empty mel bands: (samples,)."""
+    """Two sweeping tones with weak noise: (samples,). Without the noise, empty mel bands would depend on rounding."""
     time_s = np.arange(SAMPLES[index], dtype=np.float64) / 16000
     low = np.sin(2 * np.pi * (200 + 90 * index + 700 * time_s) * time_s)
     high = np.sin(2 * np.pi * (2500 - 900 * time_s) * time_s) * np.sin(2 * np.pi * (3 + index) * time_s)
@@ -135,7 +135,7 @@ def newest_name(name: str) -> str:
 
 @torch.no_grad()
 def fill(model: nn.Module) -> None:
-    """Values that depend on the parameter's name and the index only: the same in any version and any order."""
+    """Values that depend only on the parameter's name and the index, not on version or order."""
     for name, tensor in model.state_dict().items():
         if not tensor.is_floating_point() or "logmel" in name:
             continue

@@ -1,4 +1,4 @@
-"""LoRA adapters: what they compute, which parameters are trained, what is saved, and that ESPnet2's names are used."""
+"""LoRA adapters: results, trained parameters, saved weights, and ESPnet2's names."""
 
 from __future__ import annotations
 

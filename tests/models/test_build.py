@@ -1,4 +1,4 @@
-"""The family of a configuration: its builder, and the hybrid model for all others."""
+"""The decoder of a configuration selects the model family; the hybrid model is the default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hybrid model's loss: pieces add up, precision, checkpointing, mistakes."""
+"""The hybrid model: sums of losses over pieces, precision, checkpointing, and wrong options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def gradients(model: HybridModel) -> dict[str, Tensor]:
 
 
 def backward_over(model: HybridModel, losses: list[Loss]) -> dict[str, Tensor]:
-    """As ranks do it: counts are summed, every piece gives its share."""
+    """As with several ranks: counts are summed, and each piece adds its part of the loss."""
     model.zero_grad()
     counts = torch.stack([torch.stack([term.count for term in loss.terms]) for loss in losses]).sum(0)
     for loss in losses:
@@ -94,7 +94,7 @@ def test_error_rates_are_left_to_validation() -> None:
 def test_autocast_and_half_models_have_finite_losses_close_to_float32(dtype: torch.dtype) -> None:
     model = tiny_model().eval()
     exact = model(**tiny_batch()).value.item()
-    # Without oneDNN: its bfloat16 kernels die on virtual machines that announce AMX and do not allow it.
+    # Without oneDNN: its bfloat16 kernels crash on virtual machines that report AMX but do not allow it.
     with torch.backends.mkldnn.flags(enabled=False):
         with torch.autocast("cpu", dtype=dtype):
             under_autocast = model(**tiny_batch()).value

@@ -83,7 +83,7 @@ KINDS = ["lstm", "gru", "rnn_tanh", "rnn_relu", "transformer", "sinusoidal"]
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_steps_follow_reordered_beams(kind: str) -> None:
-    """Token by token, with hypotheses changing places, is the same as reading each hypothesis from its start."""
+    """Steps with reordered hypotheses give the same scores as processing each hypothesis from its start."""
     lm = random_lm(kind)
     generator = torch.Generator().manual_seed(2)
     utterances, beams, length = 3, 4, 6
@@ -176,7 +176,7 @@ def test_the_recipes_lm_is_built_and_loaded_from_its_config(golden: Path) -> Non
 
 
 def projection_flops(lm: nn.Module, prefix: int) -> int:
-    """Operations of the step after so many tokens, in all layers but recurrence and attention itself."""
+    """Number of operations of a step after a number of tokens, in all layers except recurrence and attention."""
     state = lm.start(1, 2, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         for _ in range(prefix):

@@ -1,5 +1,5 @@
-"""Options of the classes beyond the golden models: an utterance gives the same alone and in a batch, steps give the
-same as whole sequences, gradients reach every parameter, and a printed choice of options builds.
+"""Options of the classes beyond the golden models: an utterance gives the same output by itself and in a batch, steps
+give the same output as whole sequences, every parameter gets a gradient, and a printed configuration can be built.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ def test_a_branchformer_without_input_layer_has_no_relative_positions() -> None:
 
 
 def test_input_size_of_a_preencoder_may_be_written() -> None:
-    """ESPnet2 requires it in preencoder_conf; here the builder knows it."""
+    """ESPnet2 requires it in preencoder_conf; here the builder passes it."""
     conf = {"input_size": 20, "output_size": 12}
     written = build("conformer", SMALL, preencoder="linear", preencoder_conf=conf)
     known = build("conformer", SMALL, preencoder="linear", preencoder_conf={"output_size": 12})

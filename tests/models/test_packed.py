@@ -1,4 +1,4 @@
-"""Utterances packed behind one another come out of an encoder as they do in a padded batch."""
+"""An encoder gives the same output for concatenated utterances as for a padded batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every golden model: features, encoder, CTC, decoder and losses equal ESPnet2's, alone and in a padded batch."""
+"""Features, encoder, CTC, decoder and losses of every golden model equal ESPnet2's, one by one and in a batch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_steps_equal_the_whole_sequence(case: Golden) -> None:
     if case.model.decoder is None:
         pytest.skip("no decoder")
     encoded = case.model.encode(*pad([case.speech[1], case.speech[0]]))
-    # Three hypotheses an utterance: (2, 3, 5) tokens, reordered on the way.
+    # Three hypotheses per utterance: (2, 3, 5) tokens, reordered between steps.
     tokens = torch.randint(1, 40, (2, 3, 5), generator=torch.Generator().manual_seed(0))
     state = case.model.decoder.start(encoded.out, encoded.lengths, 3)
     scores = []

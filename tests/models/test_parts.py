@@ -1,4 +1,4 @@
-"""The classes that can be chosen conform to the contracts of parts.py, and its example encoder trains."""
+"""All registered classes conform to the Protocols of parts.py, and its example encoder can be trained."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_options_decide_whether_an_encoder_packs() -> None:
 
 
 def test_members_stay_visible_to_newer_pythons() -> None:
-    """Python 3.12 looks members up without nn.Module.__getattr__: what turned into a submodule would be lost."""
+    """Python 3.12 looks up members without nn.Module.__getattr__, so a member that became a submodule is not found."""
     model = tiny_model(encoder_conf={"interctc_layer_idx": [1], "interctc_use_conditioning": True}).eval()
     encoder = model.encoder
     assert isinstance(encoder, parts.ConditionsOnCtc)

@@ -1,4 +1,4 @@
-"""multiconv_conformer, sinc and sliding_window beside ESPnet2's own classes (benchmarks/peer_parts.py)."""
+"""multiconv_conformer, sinc and sliding_window against ESPnet2's classes (benchmarks/peer_parts.py)."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_sinc_filters(name: str) -> None:
 
 
 def test_padding_does_not_change_the_statistics_of_sinc() -> None:
-    """In training ESPnet2 counts the frames of padding; here they are left out."""
+    """In training, ESPnet2 includes the frames of padding; Tympan excludes them."""
     sincs = [choices.PREENCODERS.build("sinc", {}, input_size=400).train() for _ in range(2)]
     sincs[1].load_state_dict(sincs[0].state_dict())
     for layer in (layer for sinc in sincs for layer in sinc.modules() if isinstance(layer, Dropout)):

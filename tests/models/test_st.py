@@ -123,7 +123,7 @@ def test_losses_of_a_padded_batch_are_means_of_espnet2s(case: str, text_padding:
 
 
 def scores_of(model: StModel, search: dict[str, Any]) -> tuple[dict[str, Weighted], dict[str, Weighted]]:
-    """The scorers of ESPnet2's st_inference: ctc_weight counts `st_ctc`, the decoder has the rest."""
+    """The scorers of ESPnet2's st_inference: `st_ctc` has the weight ctc_weight, the decoder 1 - ctc_weight."""
     ctc_weight = search.get("ctc_weight", 0.0)
     full: dict[str, Weighted] = {}
     if model.decoder is not None and ctc_weight < 1.0:
@@ -164,9 +164,9 @@ def test_nbest_of_a_padded_batch_equals_espnet2s(case: str, name: str) -> None:
 
 
 def assert_nbest(found: list[Ended], expected: list[dict[str, Any]]) -> None:
-    """Neighbours whose scores are nearly equal may change places.
+    """Neighbours with nearly equal scores may be swapped.
 
-    What ended by itself in the last step has eos twice in ESPnet2.
+    In ESPnet2, a hypothesis that ends by itself in the last step has eos twice.
     """
     by_tokens = {(*hypothesis.token_ids, *[EOS] * (1 + hypothesis.is_ended_twice)): hypothesis for hypothesis in found}
     for place, want in enumerate(expected):
@@ -178,7 +178,7 @@ def assert_nbest(found: list[Ended], expected: list[dict[str, Any]]) -> None:
 
 
 def gradients_over(model: StModel, losses: list[Loss]) -> dict[str, Tensor]:
-    """As ranks do it: counts are summed, every piece gives its share."""
+    """As with several ranks: counts are summed, and each piece adds its part of the loss."""
     model.zero_grad()
     counts = torch.stack([torch.stack([term.count for term in loss.terms]) for loss in losses]).sum(0)
     for loss in losses:
@@ -188,7 +188,7 @@ def gradients_over(model: StModel, losses: list[Loss]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("case", ["asr_ctc", "hier", "mt_and_asr"])
 def test_pieces_add_up_to_the_whole(case: str) -> None:
-    """In evaluation, where batch normalisation does not look at the batch."""
+    """In evaluation mode, where batch normalization does not depend on the batch."""
     model = model_of(case)
     rows = golden()[case]["losses"]
     expected = gradients_over(model, [model(**batch_of(rows))])
@@ -199,7 +199,7 @@ def test_pieces_add_up_to_the_whole(case: str) -> None:
 
 @pytest.mark.parametrize("case", st_cases.CASES)
 def test_a_stand_in_reaches_every_trained_parameter(case: str) -> None:
-    """What a rank without utterances runs, with weight 0."""
+    """The dummy utterance that a rank without data runs, with weight 0."""
     model = model_of(case).train()
     tensors = batch_of(golden()[case]["losses"])
     full = model(**tensors)

@@ -1,4 +1,4 @@
-"""A model that ESPnet2 trained, with global normalisation: intermediate values and losses."""
+"""A model that ESPnet2 trained, with global normalization: intermediate values and losses."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def model(folder: Path) -> HybridModel:
 def test_values_of_every_stage(model: HybridModel, folder: Path) -> None:
     expected = {k: torch.from_numpy(v) for k, v in np.load(folder / "tensors_cen8-fcaw-b.npz").items()}
     lengths = torch.tensor([expected["speech"].size(1)])
-    # `logmel` there is normalised too (in place).
+    # `logmel` there is normalized too (in place).
     feats = model.collect_feats(expected["speech"], lengths)
     normalized = model.normalize(feats["feats"], feats["feats_lengths"])
     torch.testing.assert_close(normalized, expected["logmel_normalized"], atol=1e-4, rtol=0)

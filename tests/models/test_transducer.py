@@ -1,4 +1,4 @@
-"""Transducers: losses, batches, greedy search beside a slow one, options."""
+"""Transducers: losses, batches, greedy search against a slow reference, options."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_model_learns_a_batch_and_says_it() -> None:
 
 
 def slow_greedy(parts: TransducerParts, memory: Tensor, max_symbols: int) -> tuple[list[int], float]:
-    """One utterance, frame by frame, over the whole text so far."""
+    """A slow reference for one utterance: each step processes the whole text so far."""
     tokens, score, frame = [], 0.0, 0
     while frame < len(memory):
         for _ in range(max_symbols):

@@ -1,4 +1,4 @@
-"""Transducers beside ESPnet2's own classes (benchmarks/peer_transducer.py)."""
+"""Transducers against ESPnet2's classes (benchmarks/peer_transducer.py)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_losses(case: str) -> None:
 )
 @torch.no_grad()
 def test_greedy_search_finds_the_same_tokens(case: str, search: str, max_symbols: int) -> None:
-    """All utterances in one batch. ESPnet2's plain greedy score leaves the blanks out, so only mbg's is compared."""
+    """All utterances in one batch. ESPnet2's plain greedy score has no blanks, so only the score of mbg is compared."""
     model = model_of(case)
     outs = [model.encode(a[None], torch.tensor([len(a)])).out[0] for a in map(cases.audio, range(len(cases.SAMPLES)))]
     memory = torch.nn.utils.rnn.pad_sequence(outs, batch_first=True)

@@ -1,4 +1,4 @@
-"""Weights are read without running what a file may hold."""
+"""Weights are read without running code from the file."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ CASES: dict[str, dict[str, Any]] = {
     },
 }
 SEARCHES: dict[str, dict[str, Any]] = {"greedy": {"beam_size": 1}}
-"""What ESPnet2's search is given."""
+"""Options of ESPnet2's search."""
 
 
 def settings_of(case: str) -> dict[str, Any]:
-    """The training configuration of a case, as far as it is not the default."""
+    """The options of a case's training configuration that are not defaults."""
     common = {
         "token_list": TOKENS,
         "frontend_conf": {"fs": 16000, "n_mels": 16},
@@ -77,7 +77,7 @@ def settings_of(case: str) -> dict[str, Any]:
 
 @torch.no_grad()
 def fill(model: nn.Module) -> None:
-    """Values that depend on the parameter's name, with a blank that is likely enough for texts of a usual length."""
+    """Values that depend on the parameter's name, with blank probable enough for texts of a usual length."""
     st_cases.fill(model)
     weights = model.state_dict()
     for name in ("joint_network.lin_out.weight", "joint_network.lin_enc.weight", "joint_network.lin_dec.weight"):

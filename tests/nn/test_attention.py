@@ -73,7 +73,7 @@ def test_legacy_attention_shifts_as_its_shape_trick_does_for_each_utterance_alon
         table = sinusoids(torch.arange(start - 1, start - 1 - length, -1), 8).double()
         p = attention.linear_pos(table).view(length, 2, -1)
         raw = torch.einsum("ihd,jhd->hij", q + attention.pos_bias_v, p)
-        # A column of zeros in front, read as (time + 1, time), the first row dropped: Dai et al.'s trick.
+        # Prepend a column of zeros, reshape to (time + 1, time), and drop the first row, as in Dai et al.
         padded = torch.cat([torch.zeros(2, length, 1, dtype=torch.float64), raw], dim=-1)
         shifted = padded.view(2, length + 1, length)[:, 1:].reshape(2, length, length)
         scores = torch.einsum("ihd,jhd->hij", q + attention.pos_bias_u, k) + shifted

@@ -1,4 +1,4 @@
-"""Masked batch normalisation: equal to torch's over the frames that hold data."""
+"""Masked batch normalization equals torch's over the valid frames."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_evaluation_equals_batch_norm() -> None:
 
 
 def test_ranks_together_equal_one_process() -> None:
-    """Two "ranks", the second without any frame, exchange sums as `train` lets them."""
+    """Two "ranks" exchange sums as in training; the second one has no frames."""
     one, _ = make_pair()
     other, _ = make_pair()
     x, mask = make_batch()

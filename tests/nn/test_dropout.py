@@ -13,7 +13,7 @@ def test_rate_and_scale(rate: float) -> None:
     torch.manual_seed(0)
     out = torch.stack([dropout(torch.ones(1001), rate, is_training=True) for _ in range(1000)])
     dropped = out.eq(0).float().mean().item()
-    # The rate of a call is one of two neighbours of 1/256; that they are drawn adds to the deviation.
+    # The rate of a call is one of the two neighbouring multiples of 1/256; this random choice adds to the deviation.
     deviation = (rate * (1 - rate) / out.numel()) ** 0.5 + 0.5 / 256 / 1000**0.5
     assert dropped == pytest.approx(rate, abs=4 * deviation)
     assert out.max().item() == pytest.approx(1 / (1 - rate), rel=0.04)

@@ -1,4 +1,4 @@
-"""A frozen model computes what it did before, from weights that are kept once."""
+"""A frozen model gives the same results as before and stores each weight once."""
 
 from __future__ import annotations
 

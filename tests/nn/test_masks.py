@@ -1,4 +1,4 @@
-"""Frames come back from where `apart` put them."""
+"""The inverse of `apart` restores the frames."""
 
 from __future__ import annotations
 

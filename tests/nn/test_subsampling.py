@@ -1,4 +1,4 @@
-"""Input convolutions: as products they equal torch's convolutions, and lengths are what comes out."""
+"""Subsampling as matrix products equals torch's convolutions, and the computed lengths are those of the output."""
 
 from __future__ import annotations
 
