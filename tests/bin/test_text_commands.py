@@ -112,8 +112,8 @@ def test_a_plan_from_shape_files_and_from_recordings(tmp_path: Path, capsys: pyt
     data = f"--data_path_and_name_and_type={tmp_path}/wav.scp,speech,sound"
     assert run(plan_batches.main, [data, *batches]) == 0
     assert capsys.readouterr().out == from_shapes
-    assert from_shapes.startswith("2 batches of 4 utterances\nutterances a batch: 1 to 3, 2.0 on average\n")
-    assert "3.0 to 3.5 s, 3.2 s on average a batch" in from_shapes
+    assert from_shapes.startswith("2 batches of 4 utterances\nutterances per batch: 1 to 3, 2.0 on average\n")
+    assert "3.0 to 3.5 s, 3.2 s on average per batch" in from_shapes
     assert "48,000 (0.0%)  3.0 s" in from_shapes
     assert run(plan_batches.main, []) == 2
     assert "--shape_file" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Reading recordings: formats, archives, parts, pipes, and files that were cut off."""
+"""Reading recordings: formats, archives, segments, pipes, and truncated files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RATE = 16000
 
 @pytest.fixture
 def tone() -> np.ndarray:
-    """A second of 440 Hz as 16-bit samples."""
+    """One second of a 440 Hz tone as 16-bit samples."""
     return np.round(8000 * np.sin(2 * np.pi * 440 * np.arange(RATE) / RATE)).astype(np.int16)
 
 

@@ -1,4 +1,4 @@
-"""Augmentation of waveforms: values against SciPy and definitions, and where the choices come from."""
+"""Waveform augmentation: values compared with SciPy and definitions, and the seeds of random choices."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_choices_come_from_seed_epoch_and_utterance(speech: np.ndarray, noises: 
     assert np.array_equal(one, pickle.loads(pickle.dumps(make(1)))(speech, "u", epoch=1))
     for other in (make(2)(speech, "u", epoch=1), make(1)(speech, "v", epoch=1), make(1)(speech, "u", epoch=2)):
         assert not np.array_equal(one, other)
-    # A room that is never applied leaves the choice of the noise alone.
+    # An impulse response that is never applied does not change the choice of the noise.
     assert np.array_equal(one, make(1, rir_scp=rooms, rir_apply_prob=0.0)(speech, "u", epoch=1))
 
 

@@ -1,4 +1,4 @@
-"""Batch plans against slow references, and the properties that every plan has."""
+"""Batch plans compared with slow references, and properties of every plan."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ options_of = st.builds(
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["options"]["batch_type"])
 def test_batches_are_those_of_espnet2(case: dict[str, Any]) -> None:
-    """benchmarks/peer_batches.py wrote them with the samplers of espnet==202511."""
+    """The expected batches were written by benchmarks/peer_batches.py with the samplers of espnet==202511."""
     shapes = [
         Shapes(name, np.array(case[name]), dim) for name, dim in zip(("speech", "text"), case["dims"], strict=True)
     ]
@@ -114,7 +114,7 @@ def test_batches_are_those_of_espnet2(case: dict[str, Any]) -> None:
 
 
 def test_a_cut_of_our_own_keeps_the_padded_size() -> None:
-    """The second text is long: ESPnet2 forgets it with the third utterance."""
+    """The second text is long, but ESPnet2 ignores this at the third utterance."""
     shapes = make_shapes([10, 11, 12, 13], [1, 40, 1, 1])
     options = BatchOptions(batch_type="length", batch_bins=80, sort_batch="ascending", sort_in_batch="ascending")
     assert batches_of(plan_batches(shapes, options)) == [[0, 1], [2, 3]]
@@ -166,7 +166,7 @@ def test_buckets_have_few_shapes_and_keep_the_limit(
     plan = plan_batches(make_shapes(*map(list, zip(*corpus, strict=True)), dim=dim), options)
     assert plan.padded is not None
     shapes = {(int(size), *map(int, padded)) for size, padded in zip(plan.sizes, plan.padded, strict=True)}
-    # One more than the buckets: the last batch of all may be smaller.
+    # One more than the number of buckets, because the very last batch may be smaller.
     assert len(shapes) <= options.num_buckets + 1
     for number in range(len(plan)):
         speech, text = plan.padded[number]
@@ -231,7 +231,7 @@ def test_mistakes_are_told_together() -> None:
 @settings(max_examples=100, deadline=None)
 @given(count=st.integers(1, 40), steps=st.integers(1, 100), epoch=st.integers(1, 6))
 def test_windows_over_reshuffled_passes(count: int, steps: int, epoch: int) -> None:
-    """Epochs of num_iters_per_epoch steps, laid end to end, are the passes laid end to end."""
+    """Concatenated epochs of num_iters_per_epoch steps are equal to the concatenated passes."""
     plan = plan_batches([Shapes("speech", np.arange(count) + 1)], BatchOptions(batch_type="unsorted", batch_size=1))
     schedule = BatchSchedule(plan, seed=7, shuffle=True, num_iters_per_epoch=steps)
     whole = BatchSchedule(plan, seed=7, shuffle=True)

@@ -24,7 +24,7 @@ def tone(hz: float, seconds: float) -> np.ndarray:
 
 @pytest.fixture
 def whole(tmp_path: Path) -> Path:
-    """Six utterances of two speakers, longer by the tenth of a second."""
+    """Six utterances of two speakers, each a tenth of a second longer than the one before."""
     directory = tmp_path / "whole"
     directory.mkdir()
     ids = [f"{speaker}-{number}" for speaker in ("a", "b") for number in range(3)]
@@ -45,7 +45,7 @@ def whole(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cut(tmp_path: Path) -> Path:
-    """Two utterances that are parts of one recording."""
+    """Two utterances that are segments of one recording."""
     directory = tmp_path / "cut"
     directory.mkdir()
     soundfile.write(directory / "r.wav", np.concatenate([tone(300, 1), tone(600, 1)]), RATE)
@@ -167,7 +167,7 @@ def test_perturbing_again_writes_nothing_new(whole: Path, tmp_path: Path) -> Non
 
 
 def test_a_source_of_another_date_is_perturbed_anew(whole: Path, tmp_path: Path) -> None:
-    """Older counts too: somebody may have put back what was there before."""
+    """An older date counts as a change too, because an earlier version may have been restored."""
     arguments = [str(whole), str(tmp_path / "sp"), "--speeds", "1.1"]
     perturb_data.main(arguments)
     soundfile.write(whole / "a-0.wav", tone(800, 0.7), RATE)
@@ -202,5 +202,5 @@ def test_segments_are_perturbed_with_their_recording(cut: Path, tmp_path: Path) 
 
 def test_speeds_that_make_no_sense(whole: Path, tmp_path: Path) -> None:
     for speeds in (["0"], ["0.9", "0.9"]):
-        with pytest.raises(UserError, match="--speeds is"):
+        with pytest.raises(UserError, match=r"--speeds \["):
             perturb_data.main([str(whole), str(tmp_path / "sp"), "--speeds", *speeds])

@@ -1,4 +1,4 @@
-"""The effects of data_aug_effects against SciPy, slow references and what they mean."""
+"""The effects of data_aug_effects compared with SciPy, slow references and their definitions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def applied(name: str, samples: np.ndarray, seed: int = 0, **options: Any) -> np
 
 
 def cookbook(name: str, frequency: float, quality: float, gain: float) -> tuple[list[float], list[float]]:
-    """Bristow-Johnson's formulas, as they are printed."""
+    """The formulas of Bristow-Johnson."""
     w0 = 2 * math.pi * frequency / RATE
     alpha, cosine, amplitude = math.sin(w0) / (2 * quality), math.cos(w0), 10 ** (gain / 40)
     b = {
@@ -104,7 +104,7 @@ def test_contrast() -> None:
 
 
 def slow_vocoder(spectrum: np.ndarray, factor: float, advance: np.ndarray) -> np.ndarray:
-    """One frame after the other (bins, frames), as Flanagan and Golden describe it."""
+    """Phase vocoder of (bins, frames), one frame after the other, as described by Flanagan and Golden."""
     padded = np.pad(spectrum, ((0, 0), (0, 2)))
     phase = np.angle(spectrum[:, 0])
     frames = []
@@ -177,5 +177,5 @@ def test_mistakes_are_found_before_anything_is_built(effects: str, message: str,
 
 
 def test_a_filter_above_half_the_rate_is_rejected(speech: np.ndarray) -> None:
-    with pytest.raises(UserError, match="9000 Hz needs recordings of more than 18000 Hz, found 16000 Hz"):
+    with pytest.raises(UserError, match="9000 Hz needs a sample rate of more than 18000 Hz, found 16000 Hz"):
         applied("lowpass", speech, cutoff_freq=9000)

@@ -1,4 +1,4 @@
-"""The iterator: the same batches whatever the workers, the ranks and the step it starts from."""
+"""The iterator gives the same batches for any number of workers and ranks and any first step."""
 
 from __future__ import annotations
 
@@ -212,6 +212,6 @@ def test_factories_can_be_pickled(corpus: Path) -> None:
 
 def test_the_description_answers_what_users_ask(corpus: Path) -> None:
     text = make_factory(corpus).describe()
-    for part in ("batches of 21 utterances", "utterances a batch:", "padding", "audio:", "s a batch"):
+    for part in ("batches of 21 utterances", "utterances per batch:", "padding", "audio:", "s per batch"):
         assert part in text
     assert "fixed shapes:" in make_factory(corpus, "bucket").describe()

@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C reach every process of a job: loader workers go on until the training has saved itself."""
+"""SIGTERM and Ctrl-C reach every process of a job. Loader workers continue until training has saved its state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORK = """
 
     if __name__ == "__main__":
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, frame: None)  # as the training does: noted, obeyed later
+            signal.signal(number, lambda number, frame: None)  # as in training, which stops later
         for row in DataLoader(Slow(), batch_size=None, num_workers=1, worker_init_fn=_prepare_worker):
             print(row, flush=True)
 """

@@ -111,7 +111,7 @@ def test_columns_of_different_rates_are_not_stacked(corpus: Path, kind: str) -> 
     soundfile.write(corpus / "other.wav", samples, rate // 2)
     (corpus / "columns").write_text("a u0.wav other.wav\n")
     dataset = UtteranceDataset([(corpus / "columns", "x", kind)], sample_rate=0)  # allow_multi_rates
-    with pytest.raises(UserError, match=f"must have one sample rate, found {rate // 2}, {rate} Hz"):
+    with pytest.raises(UserError, match=f"must have the same sample rate, found {rate // 2}, {rate} Hz"):
         dataset["a", 1]
 
 
@@ -188,7 +188,7 @@ def test_real_recordings_have_the_lengths_of_their_headers(real_data: Path) -> N
 def test_one_rate_is_expected_of_all_recordings(corpus: Path) -> None:
     soundfile.write(corpus / "u2.wav", np.zeros(100), 8000)
     triples = [(corpus / "wav.scp", "speech", "sound")]
-    with pytest.raises(UserError, match=r"wav\.scp:3: utterance 'u2': .*8000 Hz, 16000 Hz is expected"):
+    with pytest.raises(UserError, match=r"wav\.scp:3: utterance 'u2': .*8000 Hz, but 16000 Hz is expected"):
         UtteranceDataset(triples)["u2", 1]
     assert len(UtteranceDataset(triples, sample_rate=0)["u2", 1].arrays["speech"]) == 100
 
@@ -196,7 +196,7 @@ def test_one_rate_is_expected_of_all_recordings(corpus: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        ("text_int", "1 x", "expected whole numbers separated by spaces, found '1 x'"),
+        ("text_int", "1 x", "expected integers separated by spaces, found '1 x'"),
         ("npy", "none.npy", "none.npy"),
         ("kaldi_ark", "none.ark:7", "none.ark"),
         ("sound", "echo |", "--allow_pipes"),
@@ -216,10 +216,10 @@ def test_broken_values_name_utterance_and_file(corpus: Path, kind: str, value: s
     ("content", "message"),
     [
         (None, "No such file or directory"),
-        (np.array([{}], dtype=object), "no file of one array of numbers"),
-        (b"", "no file of one array of numbers"),
-        (b"hello", "no file of one array of numbers"),
-        (np.float32(3), r"an array of \(time,\) or \(time, dim\)"),
+        (np.array([{}], dtype=object), "not a file with one array of numbers"),
+        (b"", "not a file with one array of numbers"),
+        (b"hello", "not a file with one array of numbers"),
+        (np.float32(3), r"an array of shape \(time,\) or \(time, dim\)"),
     ],
 )
 def test_arrays_that_can_not_be_used(corpus: Path, content: np.ndarray | bytes | None, message: str) -> None:
@@ -237,5 +237,5 @@ def test_arrays_that_can_not_be_used(corpus: Path, content: np.ndarray | bytes |
 def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
     with pytest.raises(UserError, match="the data name 'speech' is given 2 times"):
         UtteranceDataset([(corpus / "wav.scp", "speech", "sound")] * 2)
-    with pytest.raises(UserError, match="data type 'wave' is unknown; choose from sound"):
+    with pytest.raises(UserError, match="data type 'wave': must be one of sound"):
         UtteranceDataset([(corpus / "wav.scp", "speech", "wave")])

@@ -1,4 +1,4 @@
-"""Every kind of fault is found with its place, and mended where it can be."""
+"""Every kind of fault is found with its file and line, and fixed if possible."""
 
 from __future__ import annotations
 

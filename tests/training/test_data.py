@@ -139,7 +139,7 @@ def test_effects_of_preprocessor_conf(corpus: Path) -> None:
 def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
     with pytest.raises(UserError, match="speed_perturb: only works with audio input, but input_size"):
         data_of(asr_config(corpus, "--speed_perturb=0.9", "--input_size=83", "--batch_type=numel"))
-    with pytest.raises(UserError, match="16000 Hz, 8000 Hz is expected"):
+    with pytest.raises(UserError, match="16000 Hz, but 8000 Hz is expected"):
         list(data_of(asr_config(corpus, "--frontend_conf", "fs=8000", "--batch_type=numel")).train.build_iter(1))
 
 

@@ -22,7 +22,7 @@ from tympan.runtime.atomic import atomic_write
 
 
 def read_matrix(source: str | os.PathLike[str], *, base: str | os.PathLike[str] | None = None) -> np.ndarray:
-    """The matrix or vector at `file.ark:offset` (or at the start of a file), binary, compressed or text."""
+    """Read the matrix or vector at `file.ark:offset` (or at the start of a file): binary, compressed or text."""
     location = locate(source, base)
     path, offset = split_ark(location)
     try:
@@ -34,7 +34,7 @@ def read_matrix(source: str | os.PathLike[str], *, base: str | os.PathLike[str] 
 
 
 def read_ark(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.ndarray]]:
-    """(id, matrix) for every entry of an archive, in its order."""
+    """Yield (id, matrix) for every entry of an archive, in order."""
     with open(path, "rb") as stream:
         while True:
             key = _read_key(stream, path)
@@ -61,7 +61,7 @@ class ArkWriter:
 
 @contextmanager
 def write_ark(path: str | os.PathLike[str], *, compression_method: int | None = None) -> Iterator[ArkWriter]:
-    """An archive that appears at `path` when the block succeeds. Compression methods are Kaldi's 1 to 7; None: none."""
+    """Open an archive, which is renamed to `path` if the block succeeds. `compression` is Kaldi's method, 1 to 7."""
     with atomic_write(path, "wb") as stream:
         yield ArkWriter(stream, compression_method=compression_method)
 
@@ -103,7 +103,7 @@ def _read_entry(stream: BinaryIO, place: str) -> np.ndarray:
 
 
 def _read_text(stream: BinaryIO, place: str) -> np.ndarray:
-    """` [ 1 2\\n 3 4 ]`: a matrix if it has several lines, else a vector; float64, as Kaldi's text has many digits."""
+    """Parse ` [ 1 2\\n 3 4 ]`: a matrix if it has several lines, else a vector. float64 keeps all digits."""
     text = bytearray()
     while not text.rstrip().endswith(b"]"):
         line = stream.readline()

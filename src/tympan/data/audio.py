@@ -65,10 +65,10 @@ def read_audio(
     allow_pipes: bool = False,
     base: Source | None = None,
 ) -> Audio:
-    """Decode `source`, or its part from `start_s` to `end_s`; resample it to `rate` if one is given.
+    """Decode `source`, or its part from `start_s` to `end_s`. Resample it to `rate` if one is given.
 
-    `channel` is the index of a channel, `mean` of all channels, or None, which keeps them all.
-    A relative path is looked for from the current directory, then from `base` (the data directory).
+    `channel` is the index of a channel, `mean` for the mean of all channels, or None to keep them all.
+    A relative path is looked up in the current directory, then in `base` (the data directory).
     """
     location = locate(source, base)
     with _opened(source, location, allow_pipes=allow_pipes) as file:
@@ -86,13 +86,13 @@ def read_audio(
 
 
 def audio_info(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
-    """Rate, length and channels from the header."""
+    """Return rate, length and channels from the header."""
     with _opened(source, locate(source, base), allow_pipes=allow_pipes) as file:
         return AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
 
 
 def check_audio(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
-    """As `audio_info`, and raise for a truncated recording: compressed formats are decoded completely."""
+    """Like `audio_info`, but raise AudioError for a truncated recording. Compressed formats are decoded completely."""
     location = locate(source, base)
     with _opened(source, location, allow_pipes=allow_pipes) as file:
         info = AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
@@ -102,7 +102,7 @@ def check_audio(source: Source, *, allow_pipes: bool = False, base: Source | Non
 
 
 def resample(samples: np.ndarray, from_rate: float, to_rate: float) -> np.ndarray:
-    """Band-limited resampling along time (soxr, high quality)."""
+    """Resample along time with a band-limited filter (soxr, high quality)."""
     if len(samples) == 0:
         return samples
     return np.asarray(soxr.resample(samples, from_rate, to_rate, quality="HQ"), dtype=np.float32)
@@ -143,9 +143,9 @@ def is_pipe(source: Source) -> bool:
 
 
 def locate(source: Source, base: Source | None) -> str:
-    """The source as it can be opened: as given if it exists, else relative to `base` if that exists, else as given.
+    """Return the source as it can be opened: relative to `base` if it exists only there, else unchanged.
 
-    A string is a table entry, and spaces around it are removed; a Path is always the name of a file.
+    A string is a table entry, and spaces around it are removed. A Path is always the name of a file.
     """
     text = source.strip() if isinstance(source, str) else os.fspath(source)
     if base is None or is_pipe(source) or os.path.isabs(text):
@@ -158,7 +158,7 @@ def locate(source: Source, base: Source | None) -> str:
 
 
 def split_ark(source: str) -> tuple[str, int | None]:
-    """`file.ark:123` as ("file.ark", 123); any other source as (source, None)."""
+    """Split `file.ark:123` into ("file.ark", 123). Any other source gives (source, None)."""
     match = _ARK_ENTRY.match(source)
     if match is None or os.path.exists(source):
         return source, None
@@ -226,7 +226,7 @@ def _decode_channel(
     mixer = Mixer(channel)
     own_rate = int(file.samplerate)
     stream = None if rate == own_rate else soxr.ResampleStream(own_rate, rate, 1, dtype="float32", quality="HQ")
-    # The resampler rounds the length; memory that is never written costs nothing.
+    # The resampler rounds the length. Memory that is never written to is not really allocated.
     samples = np.empty(math.ceil(max(last - first, 0) * rate / own_rate) + 1, dtype=np.float32)
     if first:
         file.seek(first)

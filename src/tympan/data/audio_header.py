@@ -16,7 +16,7 @@ _SPHERE_FIELD = re.compile(rb"^(\w+) -(?:i|r|s\d+) (.*)$", re.MULTILINE)
 
 
 def check_whole(stream: BinaryIO, size: int) -> str | None:
-    """Why the audio of `size` bytes that starts here is incomplete, according to its header; else None."""
+    """Return why the audio of `size` bytes that starts here is incomplete according to its header, or None."""
     magic = stream.read(4)
     if not magic:
         return "the file is empty"
@@ -32,7 +32,7 @@ def check_whole(stream: BinaryIO, size: int) -> str | None:
 
 
 def ark_entry(stream: BinaryIO) -> bytes:
-    """The audio file stored at this offset of an archive (Kaldi's wav.ark, kaldiio's AUDIO entries)."""
+    """Return the audio file stored at this offset of an archive (Kaldi's wav.ark, kaldiio's AUDIO entries)."""
     head = stream.read(12)
     if head[:4] == b"RIFF":
         (length,) = struct.unpack("<I", head[4:8])
@@ -132,7 +132,7 @@ def _check_mp3(content: bytes) -> str | None:
         rates.add(kbps)
         if len(rates) > 1:
             return (
-                "a variable bit rate mp3 without a length header, which would be truncated. "
+                "this is a variable bit rate mp3 without a length header, which would be truncated. "
                 "Convert it, for example to flac: ffmpeg -i IN.mp3 OUT.flac"
             )
         length = (144000 if version == 3 else 72000) * kbps // _MP3_HZ[version][bits >> 2 & 3]

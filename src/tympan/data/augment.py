@@ -1,7 +1,7 @@
-"""Augmentation of waveforms on the fly: speed, room, noise, volume and effects, with ESPnet2's option names.
+"""Waveform augmentation on the fly: speed, reverberation, noise, volume and effects, with ESPnet2's option names.
 
-Every choice is drawn from (seed, epoch, utterance, purpose): the same whatever the worker or the rank, and adding one
-kind of augmentation does not change the others.
+Every random choice depends only on (seed, epoch, utterance, purpose). It is the same in every worker and rank, and
+adding one kind of augmentation does not change the others.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SILENT_POWER = 1e-10
 
 @dataclass(frozen=True)
 class Recordings:
-    """The entries of a noise_scp or rir_scp: `id path` or `path` a line."""
+    """The entries of a noise_scp or rir_scp file: `id path` or `path` per line."""
 
     scp: Path
     sources: tuple[str, ...]
@@ -42,7 +42,7 @@ class Recordings:
 
 
 class WaveformAugmentation:
-    """What training does to samples (time,) or (time, channels) of `rate`. Can be pickled."""
+    """Augments samples (time,) or (time, channels) in training. Can be pickled."""
 
     def __init__(
         self,
@@ -77,13 +77,13 @@ class WaveformAugmentation:
         if rate is None and self.effects is not None and self.effects.needs_rate:
             raise UserError("data_aug_effects: filters need recordings of one sample rate: set preprocessor_conf fs")
         self.rate = rate or 0
-        """Noise and rooms are resampled to it."""
+        """Sample rate in Hz. Noise and room impulse responses are resampled to it."""
         if any(speed <= 0 for speed in self.speeds):
-            raise UserError(f"speed_perturb: factors such as 0.9 are expected, found {list(self.speeds)}")
+            raise UserError(f"speed_perturb: expected factors such as 0.9, found {list(self.speeds)}")
 
     @property
     def stretch(self) -> float:
-        """How much longer an utterance may become."""
+        """Largest factor by which an utterance may become longer."""
         slowest = min(self.speeds, default=1.0)
         return max(1.0, 1.0 / slowest) * (1.0 if self.effects is None else self.effects.stretch)
 
@@ -117,7 +117,7 @@ class WaveformAugmentation:
         return np.ascontiguousarray(mixed, dtype=np.float32)
 
     def _reverberate(self, speech: np.ndarray, power: float, rng: np.random.Generator) -> np.ndarray:
-        """Speech of the first channel as the room's microphones hear it, as loud as it was."""
+        """Convolve the first channel with a room impulse response, and restore its power."""
         assert self.rirs is not None
         source = self.rirs.sources[int(rng.integers(len(self.rirs.sources)))]
         with _named("rir_scp", self.rirs):
@@ -139,7 +139,7 @@ class WaveformAugmentation:
         return np.asarray(speech + scale * noise)
 
     def _noise_piece(self, source: str, length: int, rng: np.random.Generator) -> np.ndarray:
-        """(channels, length): a random piece, or the whole repeated from a random place."""
+        """Return noise (channels, length): a random piece, or a short recording repeated from a random position."""
         assert self.noises is not None
         base = self.noises.scp.parent
         info = audio_info(source, base=base)
@@ -156,19 +156,19 @@ class WaveformAugmentation:
 
 
 def parse_db_range(text: str) -> tuple[float, float]:
-    """`13_15` or `10`, in dB."""
+    """Parse a range in dB: `13_15` or `10`."""
     parts = text.split("_")
     try:
         low, high = float(parts[0]), float(parts[-1])
     except ValueError:
         low, high = 1.0, 0.0
     if len(parts) > 2 or low > high:
-        raise UserError(f"noise_db_range: LOW_HIGH in dB such as '13_15' is expected, found '{text}'")
+        raise UserError(f"noise_db_range: expected LOW_HIGH in dB such as '13_15', found '{text}'")
     return low, high
 
 
 def speech_power(speech: np.ndarray, *, frame: int = 1024, shift: int = 512, threshold: float = 0.01) -> float:
-    """Mean square of (channels, time) where there is speech: frames above 1 % of the mean power, as ESPnet2 counts."""
+    """Return the mean square of the frames of (channels, time) above 1 % of the mean power, as in ESPnet2."""
     if speech.shape[1] < frame:
         return float(np.mean(speech**2)) if speech.size else 0.0
     padding = -(speech.shape[1] - frame) % shift
@@ -178,13 +178,13 @@ def speech_power(speech: np.ndarray, *, frame: int = 1024, shift: int = 512, thr
     if not mean.any():
         return 0.0
     active = np.repeat(power > threshold * mean, shift, axis=1)
-    # The last frame is longer than its shift: what follows belongs to it.
+    # The last frame is longer than the shift: the samples after the shift belong to it.
     active = np.pad(active, ((0, 0), (0, max(0, speech.shape[1] - active.shape[1]))), mode="edge")
     return float(np.mean(speech[active[:, : speech.shape[1]]] ** 2))
 
 
 def convolve(speech: np.ndarray, response: np.ndarray) -> np.ndarray:
-    """(channels, time) of full convolution, cut to the length of the speech."""
+    """Return the full convolution (channels, time), cut to the length of the speech."""
     length = speech.shape[1]
     size = 1 << (length + response.shape[1] - 2).bit_length()
     spectrum = np.fft.rfft(speech, size) * np.fft.rfft(response, size)
@@ -200,7 +200,7 @@ def _repeated(piece: np.ndarray, length: int, offset: int) -> np.ndarray:
 
 
 class _named:
-    """Says which option a broken recording came from."""
+    """Add the name of the option to errors about a recording."""
 
     def __init__(self, option: str, recordings: Recordings) -> None:
         self.prefix = f"{option} {recordings.scp}"

@@ -62,7 +62,7 @@ class Batch:
 
 
 def tensors_for(function: Callable[..., object], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names a model's method takes; all of them for one with `**tensors`."""
+    """Return the tensors that are arguments of a method of the model, or all of them if it has `**tensors`."""
     parameters = inspect.signature(function).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return dict(tensors)
@@ -88,25 +88,25 @@ class Batches(Protocol):
     def num_steps(self, epoch: int) -> int: ...
 
     def build_iter(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """This rank's share of each global batch of an epoch, from `start_step`."""
+        """Yield this rank's part of each global batch of an epoch, from `start_step`."""
         ...
 
     def describe(self) -> str:
-        """Number, size and padding of the batches, for the log."""
+        """Describe number, size and padding of the batches, for the log."""
         ...
 
     def mean_size(self) -> MeanSize: ...
 
     def examples(self, number: int) -> Batch:
-        """The first utterances of the data, for plots."""
+        """Return the first utterances of the data, for plots."""
         ...
 
     def lengths(self) -> Mapping[str, Ints]:
-        """The length of every utterance, by data name; empty if it is not known without reading the data."""
+        """Return data name -> length of every utterance, or nothing if this needs reading all the data."""
         ...
 
     def utterance(self, row: int) -> Utterance:
-        """The utterance of a row of `lengths`."""
+        """Return the utterance of a row of `lengths`."""
         ...
 
 
@@ -139,7 +139,7 @@ def collate(
 
 
 def empty_like(batch: Batch) -> Batch:
-    """A rank's share of a batch that has fewer utterances than ranks: no ids, first dimensions of zero."""
+    """Return the part of a rank without utterances: no ids, and tensors with a first dimension of zero."""
     return Batch((), {name: tensor[:0] for name, tensor in batch.tensors.items()}, batch.global_size)
 
 

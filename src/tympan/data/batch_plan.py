@@ -1,8 +1,8 @@
 """Batch planning: which utterances share a batch. It depends only on lengths and options, never on ranks or workers.
 
-The batch types and their options have ESPnet2's meaning, and by default (`batch_cut: espnet2`) every batch is the one
-that ESPnet2 makes; `bucket` and `batch_cut: padded` are ours. A type sorts utterances by the length of the first shape
-(stable, so ties keep the order of the file), cuts the sorted list, and puts the pieces in order.
+The batch types and their options have ESPnet2's meaning, and by default (`batch_cut: espnet2`) the batches are equal to
+ESPnet2's. `bucket` and `batch_cut: padded` are additions of Tympan. Utterances are sorted by the length of the first
+shape (ties keep the order of the file), the sorted list is split into batches, and the batches are ordered.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class BatchPlan:
     offsets: Ints
     shapes: tuple[Shapes, ...]
     padded: Ints | None = None
-    """(batches, shapes): the fixed padded length of each batch and shape; None pads to the longest."""
+    """(batches, shapes): the fixed padded length of each batch and shape. None: pad to the longest utterance."""
     fits_lengths: bool = True
-    """The size of a batch was chosen for the lengths in it."""
+    """Whether the size of a batch depends on the lengths in it."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -52,7 +52,7 @@ class BatchPlan:
         return None if self.padded is None else tuple(int(length) for length in self.padded[number])
 
     def padded_lengths(self) -> Ints:
-        """(batches, shapes): to what length each batch is padded."""
+        """(batches, shapes): the length to which each batch is padded."""
         if self.padded is not None:
             return self.padded
         columns = [np.maximum.reduceat(shape.lengths[self.rows], self.offsets[:-1]) for shape in self.shapes]
@@ -65,9 +65,9 @@ class BatchPlan:
 
 
 def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
-    """Cut the utterances into batches. Rows are positions in the shapes' arrays."""
+    """Split the utterances into batches. Rows are indices into the arrays of the shapes."""
     if not shapes or len(shapes[0].lengths) == 0:
-        raise UserError("there are no utterances to make batches of")
+        raise UserError("there are no utterances")
     if any(len(shape.lengths) != len(shapes[0].lengths) for shape in shapes):
         raise UserError("the shape files have different numbers of utterances")
     _check(options)
@@ -100,7 +100,7 @@ def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
 
 
 def _check(options: BatchOptions) -> None:
-    """UserError for options that no parser has checked."""
+    """Raise UserError for invalid options that no parser has checked."""
     mistakes = option_faults(options, BatchOptions)
     if options.max_batch_size is not None and options.max_batch_size < options.min_batch_size:
         mistakes.append(f"max_batch_size {options.max_batch_size} is less than min_batch_size {options.min_batch_size}")
@@ -109,7 +109,7 @@ def _check(options: BatchOptions) -> None:
 
 
 def _cut_evenly(count: int, options: BatchOptions) -> Ints:
-    """Batches of `batch_size`; the rest is dropped, or (as ESPnet2 does) spread so that sizes differ by one."""
+    """Return equal sizes of `batch_size`. The rest is dropped, or spread so that sizes differ by one, as in ESPnet2."""
     number = max(count // options.batch_size, 1)
     if options.drop_last_iter:
         return np.minimum(np.arange(number + 1, dtype=np.int64) * options.batch_size, count)
@@ -117,9 +117,9 @@ def _cut_evenly(count: int, options: BatchOptions) -> Ints:
 
 
 def _cut_by_length(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions) -> list[int]:
-    """Sizes of the batches of `folded`, `length` and `numel`, from the shortest utterances to the longest.
+    """Return the batch sizes of `folded`, `length` and `numel`, from the shortest utterances to the longest.
 
-    In ESPnet2 `max_batch_size` belongs to the category batch types, and `drop_last_iter` does nothing with `folded`.
+    In ESPnet2, `max_batch_size` is only for the category batch types, and `drop_last_iter` has no effect with `folded`.
     """
     is_espnet2 = options.batch_cut == "espnet2"
     is_folded = options.batch_type == "folded"
@@ -140,7 +140,7 @@ def _cut_by_length(columns: list[Ints], shapes: tuple[Shapes, ...], options: Bat
 
 
 def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: BatchOptions) -> list[int]:
-    """batch_size / (1 + max over shapes of length // fold_length), judged by the shortest utterance of the batch."""
+    """Return sizes of batch_size / (1 + max over shapes of length // fold_length), for the shortest utterance."""
     if len(options.fold_length) != len(shapes):
         raise UserError(
             f"batch_type folded needs one fold_length for each shape file: "
@@ -163,9 +163,9 @@ def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: Batc
 
 
 def _bin_sizes(cost: Ints, options: BatchOptions) -> list[int]:
-    """A batch is closed by the utterance whose own cost, times the utterances so far, exceeds batch_bins.
+    """End a batch with the utterance whose own cost, times the number of utterances so far, exceeds batch_bins.
 
-    So it is in ESPnet2: the utterance stays in, and a text that is longer than its own does not count.
+    As in ESPnet2, this utterance is part of the batch, and longer texts of other utterances are ignored.
     """
     sizes: list[int] = []
     start, window, count = 0, 64, len(cost)
@@ -188,7 +188,7 @@ def _bin_sizes(cost: Ints, options: BatchOptions) -> list[int]:
 
 
 def _padded_bin_sizes(costs: list[Ints], options: BatchOptions) -> list[int]:
-    """A batch is closed by the utterance that takes its padded size over batch_bins; it stays in."""
+    """End a batch with the utterance that makes its padded size exceed batch_bins. It is part of the batch."""
     count = len(costs[0])
     sizes: list[int] = []
     start, window = 0, 64
@@ -205,14 +205,14 @@ def _padded_bin_sizes(costs: list[Ints], options: BatchOptions) -> list[int]:
 
 
 def _first_over(costs: list[Ints], start: int, options: BatchOptions, *, window: int) -> int:
-    """The smallest size from `start` whose padded cost exceeds the limit; beyond the end if none does."""
+    """Return the smallest batch size from `start` whose padded cost exceeds the limit, or one beyond the end."""
     smallest = options.min_batch_size
     largest = options.max_batch_size or np.iinfo(np.int64).max
     while True:
         parts = [np.maximum.accumulate(cost[start : start + window]) for cost in costs]
         longest = parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
         padded = longest * np.arange(1, len(longest) + 1)
-        # Padded cost grows with the size, so the first place over the limit is a binary search.
+        # The padded cost increases with the size, so binary search finds the first size over the limit.
         size = max(int(np.searchsorted(padded, options.batch_bins, side="right")) + 1, smallest)
         if size <= len(longest) or size >= largest:
             return min(size, largest)
@@ -222,9 +222,9 @@ def _first_over(costs: list[Ints], start: int, options: BatchOptions, *, window:
 
 
 def _spread_small_last(sizes: list[int], options: BatchOptions, *, skips_last: bool) -> list[int]:
-    """A last batch below min_batch_size is given, one by one, to the batches before it.
+    """Distribute the utterances of a last batch smaller than min_batch_size over the batches before it.
 
-    ESPnet2's `folded` begins one batch further (`skips_last`); where that runs out of batches, it stops with an error.
+    ESPnet2's `folded` starts one batch earlier (`skips_last`), and fails if there are not enough batches.
     """
     if len(sizes) > 1 and sizes[-1] < options.min_batch_size:
         left = sizes.pop()
@@ -235,9 +235,9 @@ def _spread_small_last(sizes: list[int], options: BatchOptions, *, skips_last: b
 
 
 def _in_order(order: Ints, offsets: Ints, *, reverse_batches: bool, reverse_within: bool) -> tuple[Ints, Ints]:
-    """The same batches, in reverse and with their utterances in reverse where asked."""
+    """Reverse the order of the batches and the order of utterances within them, as requested."""
     if reverse_batches != reverse_within:
-        # The reversal of the whole list below turns each batch around too.
+        # Reversing the whole list below also reverses each batch.
         order = _reverse_each(order, offsets)
     if reverse_batches:
         return order[::-1].copy(), (offsets[-1] - offsets[::-1]).copy()
@@ -253,33 +253,33 @@ def _reverse_each(order: Ints, offsets: Ints) -> Ints:
 
 
 def describe_plan(plan: BatchPlan, *, rate: float | None = None) -> str:
-    """A few lines of text. `rate` is how many steps of the first shape make a second."""
+    """Describe the plan in a few lines. `rate` is the number of steps of the first shape per second."""
     sizes = plan.sizes
     totals, padded = plan.total_lengths(), plan.padded_lengths() * sizes[:, None]
     lines = [
         f"{len(plan):,} batches of {sizes.sum():,} utterances",
-        f"utterances a batch: {_spread(sizes)}",
+        f"utterances per batch: {_spread(sizes)}",
     ]
     dropped = len(plan.shapes[0].lengths) - int(sizes.sum())
     if dropped:
-        lines.append(f"left out by drop_last_iter: {dropped:,} utterances")
+        lines.append(f"dropped by drop_last_iter: {dropped:,} utterances")
     for column, shape in enumerate(plan.shapes):
         length, total = totals[:, column], padded[:, column]
         if not length.any():
-            continue  # made without lengths
+            continue  # planned without lengths
         share = 1 - length.sum() / max(total.sum(), 1)
         lines.append(
-            f"{shape.name}: {_spread(length)} a batch, padding {share:.1%} (worst batch {_worst(length, total):.1%})"
+            f"{shape.name}: {_spread(length)} per batch, padding {share:.1%} (worst batch {_worst(length, total):.1%})"
         )
         if column == 0 and rate:
-            lines.append(f"audio: {length.sum() / rate / 3600:.2f} h, {_spread(length / rate, ' s')} a batch")
+            lines.append(f"audio: {length.sum() / rate / 3600:.2f} h, {_spread(length / rate, ' s')} per batch")
     if plan.padded is not None:
         lines.append(f"fixed shapes: {len(np.unique(np.column_stack([sizes, plan.padded]), axis=0))}")
     return "\n".join(lines)
 
 
 def list_batches(plan: BatchPlan, number: int, *, rate: float | None = None) -> str:
-    """The first batches in the order of the plan (training shuffles them anew in each epoch)."""
+    """List the first batches in the order of the plan. Training shuffles them again in each epoch."""
     totals, padded = plan.total_lengths()[:number], plan.padded_lengths()[:number]
     lines = ["batch  utterances  " + "  ".join(f"{shape.name} padded to (padding)" for shape in plan.shapes)]
     for place, (size, total, longest) in enumerate(zip(plan.sizes, totals, padded, strict=False)):

@@ -1,7 +1,7 @@
 """Batch type `bucket`: a few fixed padded shapes, for devices that compile a graph for each shape.
 
-Boundaries are chosen so that the padding is least. A bucket holds a fixed number of utterances; those left over at its
-end move up into the next longer bucket, where they fit, so that only the last batch of all can be smaller.
+Boundaries are chosen to minimize padding. The batches of a bucket have a fixed number of utterances. Utterances that do
+not fill a batch move to the next longer bucket, so only the very last batch can be smaller.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tympan.data.shapes import Shapes
 from tympan.data.table import Ints
 
 _CANDIDATES = 128
-"""Boundaries are looked for among this many quantiles of the lengths and as many steps of length."""
+"""Candidates for boundaries are this many quantiles of the lengths, and as many equidistant lengths."""
 _USUAL = 0.97
 _TEXT_MULTIPLE = 8
 _SIZE_MULTIPLE = 8
-"""Sizes from here up are multiples of it, so that 1, 2, 4 or 8 ranks get equal shares."""
+"""Larger batch sizes are multiples of this, so that 1, 2, 4 or 8 ranks get equal parts."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Buckets:
 
 
 def plan_buckets(shapes: Sequence[Shapes], options: BatchOptions) -> Buckets:
-    """Batches whose padded cost (as batch type `numel` counts it) stays within batch_bins."""
+    """Plan batches whose padded cost (as in batch type `numel`) does not exceed batch_bins."""
     limits = _boundaries(np.sort(shapes[0].lengths), options.num_buckets)
     padded = _padded_shapes(shapes, limits)
     fits = [np.searchsorted(padded[:, column], shape.lengths) for column, shape in enumerate(shapes)]
@@ -57,12 +57,12 @@ def plan_buckets(shapes: Sequence[Shapes], options: BatchOptions) -> Buckets:
 
 
 def _boundaries(lengths: Ints, number: int) -> Ints:
-    """At most `number` upper limits of the sorted `lengths` with the least padding, by dynamic programming."""
+    """Return at most `number` upper limits of the sorted `lengths` with minimal padding, by dynamic programming."""
     even = np.linspace(0, len(lengths), _CANDIDATES + 1)[1:].astype(np.int64) - 1
-    # Quantiles alone are sparse where long utterances are rare; add steps of length.
+    # Quantiles are sparse where long utterances are rare, so add equidistant lengths.
     spaced = np.searchsorted(lengths, np.linspace(lengths[0], lengths[-1], _CANDIDATES))
     limits = np.unique(lengths[np.concatenate([even, spaced])]).astype(np.int64)
-    # All utterances up to a limit, ties included, belong below it.
+    # All utterances up to a limit, including ties, belong to its bucket.
     upto = np.searchsorted(lengths, limits, side="right")
     below = np.concatenate([[0], upto])
     # area[i, j]: padded length of the utterances between candidate i (exclusive) and j, padded to limit j.
@@ -89,9 +89,10 @@ def _trace(limits: Ints, back: list[Ints]) -> Ints:
 
 
 def _padded_shapes(shapes: Sequence[Shapes], limits: Ints) -> Ints:
-    """(buckets, shapes): the first shape's limits, and lengths of the others that most utterances of a bucket keep to.
+    """Return (buckets, shapes): the limits of the first shape, and for other shapes a length that most do not exceed.
 
-    The few with a longer text go to a later bucket: one of them would make all texts of its bucket long.
+    The few utterances with a longer text go to a later bucket. Otherwise one of them would make all padded texts of its
+    bucket long.
     """
     bucket_of = np.searchsorted(limits, shapes[0].lengths)
     order = np.argsort(bucket_of, kind="stable")
@@ -114,7 +115,7 @@ def _capacities(cost: Ints, options: BatchOptions) -> Ints:
 
 
 def _promote(counts: Ints, capacity: Ints) -> Ints:
-    """Move what does not fill a batch up to the next bucket."""
+    """Move utterances that do not fill a batch to the next bucket."""
     counts = counts.copy()
     for bucket in range(len(counts) - 1):
         rest = counts[bucket] % capacity[bucket]

@@ -17,7 +17,7 @@ class Combined:
 
 
 def combine(sources: Sequence[DataDir]) -> Combined:
-    """The union. An id may be in two directories only if it has the same value in both."""
+    """Return the union. An id may be in two directories only if it has the same value in both."""
     if not sources:
         raise UserError("no data directories to combine")
     located = [source.located() for source in sources]
@@ -42,5 +42,5 @@ def combine(sources: Sequence[DataDir]) -> Combined:
 
 
 def _with_segments(data: DataDir) -> DataDir:
-    """Whole recordings written as segments, so that they can be combined with real segments."""
+    """Describe whole recordings as segments, so that they can be combined with real segments."""
     return DataDir(data.path, {**data.tables, "segments": {key: f"{key} 0 -1" for key in data.wav}})

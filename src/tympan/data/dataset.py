@@ -71,7 +71,7 @@ class UtteranceDataset:
         return Utterance(utterance_id, {name: self._as_array(value, row, name) for name, value in arrays.items()})
 
     def place(self, row: int, name: str) -> str:
-        """The file and line of an utterance's data, for messages."""
+        """Return file and line of the data of an utterance, for error messages."""
         table = self.index.tables[name]
         return f"{table.path}:{self.index.line(row, name) + 1}: utterance '{self.index.id(row)}'"
 

@@ -1,6 +1,6 @@
-"""ESPnet2's `data_aug_effects`: a weighted choice of small changes to a waveform.
+"""ESPnet2's `data_aug_effects`: apply a weighted random choice of effects to a waveform.
 
-The effects themselves are classes by name in `tympan.config.choices.EFFECTS`; their parameters are the options.
+The effects are classes in `tympan.config.choices.EFFECTS`; their parameters are the options.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tympan.data.waveform_effects import Effect
 
 
 class Effects:
-    """`num` (low, high) of the effects are drawn without replacement; of a group in the list, only one."""
+    """Applies `num[0]` to `num[1]` effects, chosen without replacement. A group in the list counts as one effect."""
 
     def __init__(self, effects: Sequence[object], num: tuple[int, int] = (1, 1)) -> None:
         groups = read_effects(effects, num)
@@ -28,7 +28,7 @@ class Effects:
 
     @property
     def stretch(self) -> float:
-        """How much longer a waveform may become: the slowest of each group, of as many as are drawn."""
+        """Largest factor by which a waveform may become longer, if the slowest effects are chosen."""
         slowest = [max([1.0, *(effect.stretch for effect in group)]) for group in self.groups]
         return float(np.prod(sorted(slowest)[-self.high :]))
 
@@ -47,6 +47,6 @@ class Effects:
 
 
 def _draw(weights: Sequence[float], number: int, rng: np.random.Generator) -> list[int]:
-    """Indices without replacement, likelier for larger weights (Efraimidis and Spirakis 2006)."""
+    """Draw indices by weight, without replacement (Efraimidis and Spirakis 2006)."""
     keys = rng.random(len(weights)) ** (1.0 / np.asarray(weights, dtype=np.float64))
     return [int(index) for index in np.argsort(-keys)[:number]]

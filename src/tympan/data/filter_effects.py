@@ -1,4 +1,4 @@
-"""Effects of `data_aug_effects` that filter recursively: (time,) or (time, channels).
+"""Effects of `data_aug_effects` that are recursive filters, for samples (time,) or (time, channels).
 
 The second-order filters are those of R. Bristow-Johnson, "Cookbook formulae for audio equalizer biquad filter
 coefficients". As in torchaudio, which ESPnet2 calls, the result is limited to [-1, 1].
@@ -33,12 +33,12 @@ def recursive_filter(samples: np.ndarray, b: Coefficients, a: Coefficients) -> n
 
 @functools.cache
 def _recursion() -> Callable[..., None]:
-    """Compiled when first used: each output depends on the last, so that numpy can't compute it at once."""
+    """Compile the filter at first use. numpy can't vectorize it, because each output depends on the previous one."""
     import numba
 
     try:
         compiled: Callable[..., None] = numba.njit(cache=True)(_recur)
-    except RuntimeError:  # a container without one writable directory
+    except RuntimeError:  # no writable directory for the cache, as in some containers
         compiled = numba.njit(_recur)
     return compiled
 
@@ -64,7 +64,7 @@ class Deemphasis(Effect):
 
 @dataclass(frozen=True)
 class Lowpass(Effect):
-    """`Q` is the quality factor: higher is steeper."""
+    """Low-pass filter. `Q` is the quality factor: the higher, the steeper."""
 
     cutoff_freq: Annotated[float, Range(above=0, most=1_000_000)] = 1000
     Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
@@ -77,7 +77,7 @@ class Lowpass(Effect):
 
 @dataclass(frozen=True)
 class Highpass(Effect):
-    """As `Lowpass`."""
+    """High-pass filter. `Q` is the quality factor, as in `Lowpass`."""
 
     cutoff_freq: Annotated[float, Range(above=0, most=1_000_000)] = 3000
     Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
@@ -90,7 +90,7 @@ class Highpass(Effect):
 
 @dataclass(frozen=True)
 class Bandpass(Effect):
-    """A peak of 0 dB, or of `Q` with `const_skirt_gain`."""
+    """Band-pass filter with a peak gain of 0 dB, or of `Q` with `const_skirt_gain`."""
 
     center_freq: Annotated[float, Range(above=0, most=1_000_000)] = 3000
     Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
@@ -105,7 +105,7 @@ class Bandpass(Effect):
 
 @dataclass(frozen=True)
 class Bandreject(Effect):
-    """A notch at `center_freq`."""
+    """Band-reject filter with a notch at `center_freq`."""
 
     center_freq: Annotated[float, Range(above=0, most=1_000_000)] = 3000
     Q: Annotated[float, Range(above=0, most=10_000)] = 0.707
@@ -118,7 +118,7 @@ class Bandreject(Effect):
 
 @dataclass(frozen=True)
 class Equalization(Effect):
-    """`gain` in dB at `center_freq`."""
+    """Peaking equalizer with a gain of `gain` dB at `center_freq`."""
 
     center_freq: Annotated[float, Range(above=0, most=1_000_000)] = 1000
     gain: Annotated[float, Range(-200, 200)] = 0.0
@@ -133,10 +133,10 @@ class Equalization(Effect):
 
 
 def _angle(frequency: float, quality: float, rate: int) -> tuple[float, float]:
-    """Cosine of the angular frequency, and the cookbook's alpha."""
+    """Return the cosine of the angular frequency, and alpha as defined in the cookbook."""
     if not 0 < frequency < rate / 2:
         raise UserError(
-            f"data_aug_effects: a filter at {frequency:g} Hz needs recordings of more than {2 * frequency:g} Hz, "
+            f"data_aug_effects: a filter at {frequency:g} Hz needs a sample rate of more than {2 * frequency:g} Hz, "
             f"found {rate} Hz"
         )
     angle = 2 * math.pi * frequency / rate

@@ -38,8 +38,8 @@ class Fixed:
 def fix(report: Report) -> Fixed:
     """Rewrite a validated directory without its faults. Nothing is changed if there is nothing to fix.
 
-    Kept are utterances that every file has and whose audio can be read; of repeated lines the first. A mix of sample
-    rates is not fixed: only the user knows which rate is right.
+    Utterances are kept if they are in every file and their audio can be read. Of repeated lines, the first is kept. A
+    mix of sample rates is not fixed, because only the user knows which rate is right.
     """
     dropped = dict(sorted(dict(_dropped(report)).items()))
     tables = {
@@ -62,7 +62,7 @@ def fix(report: Report) -> Fixed:
 
 
 def _dropped(report: Report) -> Iterator[tuple[str, str]]:
-    """(utterance, reason to drop it), the first reason last so that a dict keeps it."""
+    """Yield (utterance, reason to drop it). The first reason comes last, so that a dict keeps it."""
     tables = report.tables
     base = next(name for name in ("segments", "wav.scp", "feats.scp") if name in tables)
     audio = {fault.key: fault.message for fault in report.errors if fault.kind in _BROKEN_AUDIO}

@@ -46,7 +46,7 @@ class UtteranceIndex:
         return row
 
     def line(self, row: int, name: str) -> int:
-        """The line of the data file `name` that belongs to a row."""
+        """Return the line of the data file `name` that belongs to a row."""
         lines = self._lines[name]
         return row if lines is None else int(lines[row])
 
@@ -58,7 +58,7 @@ class UtteranceIndex:
         return np.arange(len(self), dtype=np.int64) if lines is None else lines
 
     def _rows_of(self, table: Table) -> Ints | None:
-        """None if the file has the same ids in the same order, which is the usual case."""
+        """Return the line of each row, or None if the file has the same ids in the same order, the usual case."""
         if table is self.keys or (len(table) == len(self.keys) and np.array_equal(table.ids, self.keys.ids)):
             return None
         lines = table.find_all(self.keys.ids)
@@ -67,7 +67,7 @@ class UtteranceIndex:
 
 
 def require_all(lines: Ints, wanted: Table, table: Table) -> None:
-    """Raise if some of the `wanted` utterances are not in `table`, naming the first of them."""
+    """Raise UserError if some of the `wanted` utterances are not in `table`. The message lists the first of them."""
     missing: Sequence[int] = np.flatnonzero(lines < 0).tolist()
     if missing:
         shown = [f"{wanted.path}:{row + 1}: utterance '{wanted.id(row)}' is not in {table.path}" for row in missing[:5]]

@@ -37,7 +37,7 @@ BYTE_ORDER_MARK = "\ufeff"
 """Byte order mark. Windows editors write it before the first id; it is invisible and changes the id."""
 
 _BLANK = re.compile(r"[ \t]+")
-"""Kaldi's separators. str.split() would also split at U+3000 and the like, which are part of the text."""
+"""Kaldi's separators. str.split() would also split at other spaces such as U+3000, which are part of the text."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class DataDir:
 
     @property
     def spk2utt(self) -> dict[str, list[str]]:
-        """Speakers, sorted, each with its utterances in the order of utt2spk."""
+        """Return the sorted speakers, each with its utterances in the order of utt2spk."""
         gathered: dict[str, list[str]] = {}
         for utterance, speaker in self.utt2spk.items():
             gathered.setdefault(speaker, []).append(utterance)
@@ -115,7 +115,7 @@ class DataDir:
 
     @property
     def utterances(self) -> list[str]:
-        """Ids of the utterances: of segments if there are any, else of wav.scp, else of feats.scp."""
+        """Return the ids of the utterances: of segments if it exists, else of wav.scp, else of feats.scp."""
         for name in ("segments", "wav.scp", "feats.scp"):
             if name in self.tables:
                 return list(self.tables[name])
@@ -125,7 +125,7 @@ class DataDir:
         return name in self.tables
 
     def parts(self) -> Iterator[tuple[str, str, Segment]]:
-        """(utterance, audio source as it can be opened, segment of it) for every utterance."""
+        """Yield (utterance, audio source as it can be opened, segment of it) for every utterance."""
         if not self.has("segments"):
             for utterance, source in self.wav.items():
                 yield utterance, locate(source, self.path), Segment(utterance, 0.0, None)
@@ -142,7 +142,7 @@ class DataDir:
             yield utterance, located[recording], segment
 
     def keep(self, utterances: Collection[str]) -> DataDir:
-        """The directory with only these utterances, and the recordings and speakers that they need."""
+        """Return a directory with only these utterances, and the recordings and speakers that they need."""
         wanted = set(utterances)
         tables = {name: _only(table, wanted) for name, table in self.tables.items() if kind_of(name) == "utterance"}
         recordings = wanted
@@ -169,10 +169,10 @@ class DataDir:
         return DataDir(self.path, tables)
 
     def write(self, path: str | os.PathLike[str], *, keeps_others: bool = False) -> DataDir:
-        """Write every table, sorted as Kaldi requires, and spk2utt; return the directory as written.
+        """Write every table, sorted as Kaldi requires, and spk2utt. Returns the directory as written.
 
-        Tables of an earlier directory of that name that this one lacks are removed, unless `keeps_others`: an old
-        `segments` would be applied to the new recordings.
+        Old tables in the target directory that are not written again are removed, unless `keeps_others` is true. For
+        example, an old `segments` would be applied to the new recordings.
         """
         directory = Path(path)
         tables = {
@@ -192,7 +192,7 @@ class DataDir:
 
 
 def known_files(directory: Path) -> list[str]:
-    """The files of a data directory that are tables, in a fixed order."""
+    """Return the files of a data directory that are tables, in a fixed order."""
     known = [*RECORDING_FILES, *UTTERANCE_FILES, *SPEAKER_FILES]
     others = (entry.name for entry in os.scandir(directory) if entry.is_file())
     more = sorted(name for name in others if name not in known and re.fullmatch(r"(text|utt2|spk2|reco2)[\w.]*", name))
@@ -200,7 +200,7 @@ def known_files(directory: Path) -> list[str]:
 
 
 def kind_of(name: str) -> str:
-    """The kind of ids in the first column of this file: 'recording', 'speaker' or 'utterance'."""
+    """Return the kind of ids in the first column of this file: 'recording', 'speaker' or 'utterance'."""
     if name in RECORDING_FILES or name.startswith("reco2"):
         return "recording"
     if name in SPEAKER_FILES or name.startswith("spk2"):
@@ -209,7 +209,7 @@ def kind_of(name: str) -> str:
 
 
 def split_line(line: str) -> tuple[str, str]:
-    """(id, the rest), split at the first run of spaces or tabs."""
+    """Return (id, the rest), split at the first run of spaces or tabs."""
     key, _, value = line.strip(" \t\r\n").partition(" ")
     if "\t" in key:
         key, value = _BLANK.split(line.strip(" \t\r\n"), maxsplit=1)
@@ -251,7 +251,7 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, object]) -> No
 
 
 def parse_segment(value: str, place: str) -> Segment:
-    """`recording start end`, as in segments; an end of -1 is the recording's end."""
+    """Parse `recording start end`, as in segments. An end of -1 is the end of the recording."""
     columns = _BLANK.split(value)
     try:
         recording, start, end = columns

@@ -1,4 +1,4 @@
-"""Lengths of utterances without shape files, from the headers and texts: measured in parallel, then cached."""
+"""Measure the lengths of utterances from headers and texts if there are no shape files, and cache them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LINES = 1000
 
 
 def measure_shapes(dataset: UtteranceDataset, names: Sequence[str], *, nj: int = 1) -> list[Shapes]:
-    """Lengths of these data names. Lengths of files (not of texts) are cached next to the data file."""
+    """Return the lengths of these data names. Lengths of files (not of texts) are cached next to the data file."""
     return [_measure(dataset, name, nj=nj) for name in names]
 
 
@@ -69,7 +69,7 @@ def _lines(chunk: _Chunk) -> int:
 
 
 def _measure_chunk(chunk: _Chunk) -> Ints:
-    """(lines, 2): length and number of elements per step of each line."""
+    """Return (lines, 2): length and number of elements per step of each line."""
     table = Table(chunk.path)
     measured = []
     for line in range(chunk.start, chunk.end):

@@ -147,7 +147,7 @@ class EpochBatches:
 
 @dataclass(frozen=True)
 class _Failure:
-    """A user's mistake found in a worker. It is returned, because torch would wrap an exception in a traceback."""
+    """A UserError in a worker. It is returned, not raised, because torch would wrap an exception in a traceback."""
 
     message: str
 
@@ -177,7 +177,7 @@ def _require_names(plan: BatchPlan, dataset: UtteranceDataset) -> None:
 
 
 def _named_deaths(loader: DataLoader[Batch | _Failure]) -> Iterator[Batch | _Failure]:
-    """The batches. If the system kills a worker, raise a UserError that says what to do."""
+    """Yield the batches. If a worker is killed, raise a UserError that says what to do."""
     batches = iter(loader)
     while True:
         try:

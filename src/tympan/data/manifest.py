@@ -19,10 +19,10 @@ MAX_FAULTS = 20
 
 
 def read_manifest(manifest: Path, *, audio_dir: Path | None = None) -> DataDir:
-    """The data directory that a manifest describes. All mistakes are reported together, with their lines.
+    """Build the data directory that a manifest describes. All mistakes are reported together, with their lines.
 
-    Columns are path and text, and optionally speaker and id; other names are listed above. Relative paths are looked
-    up in `audio_dir`, or beside the manifest. Without an id, an utterance is named by its speaker and file.
+    Columns are path and text, and optionally speaker and id. Alternative names are listed above. Relative paths are
+    looked up in `audio_dir`, or next to the manifest. Without an id column, ids are made from speaker and file.
     """
     tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}, "utt2spk": {}}
     faults: list[str] = []
@@ -46,7 +46,7 @@ def read_manifest(manifest: Path, *, audio_dir: Path | None = None) -> DataDir:
 
 
 def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
-    """Line number and columns. A suffix of .json or .jsonl means JSON lines, .tsv tabs, anything else commas."""
+    """Yield line number and columns. The suffix .json or .jsonl means JSON lines, .tsv tabs, any other commas."""
     try:
         text = manifest.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -58,7 +58,7 @@ def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             if line.strip():
                 yield number, _json_object(line, f"{manifest}:{number}")
         return
-    # Quotes are letters in a TSV, as in Common Voice.
+    # Quotes have no special meaning in a TSV file, as in Common Voice.
     is_tsv = manifest.suffix == ".tsv"
     reader = csv.DictReader(
         text.splitlines(keepends=True),
@@ -99,7 +99,7 @@ def _utterance(row: Mapping[str, object], base: Path) -> tuple[str, dict[str, st
         raise ValueError(f"there is no file {audio}")
     speaker = _name(_value(row, SPEAKERS))
     name = _name(_value(row, IDS)) or _name(str(Path(path).with_suffix("")))
-    # Kaldi's tools need ids that begin with their speaker.
+    # Kaldi's tools need ids that start with the speaker.
     utterance = f"{speaker}-{name}" if speaker and not name.startswith(speaker) else name
     return utterance, {"wav.scp": str(audio), "text": text, "utt2spk": speaker or utterance}
 
@@ -109,5 +109,5 @@ def _value(row: Mapping[str, object], names: tuple[str, ...]) -> str:
 
 
 def _name(text: str) -> str:
-    """Ids have no spaces; the slashes of a path would look like one."""
+    """Return an id without spaces and slashes."""
     return "_".join(text.strip("./").replace("/", "_").split())

@@ -1,4 +1,4 @@
-"""The size of a Kaldi matrix from its first bytes, to get the lengths of features without reading them."""
+"""Read the size of a Kaldi matrix from its first bytes, to get the lengths of features without reading them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST = 32
 
 
 def matrix_shape(source: str, *, base: str | os.PathLike[str] | None = None) -> tuple[int, ...]:
-    """(rows, columns) or (length,) of `file.ark:offset`. Formats without a known header are read completely."""
+    """Return (rows, columns) or (length,) of `file.ark:offset`. Formats without a known header are read completely."""
     path, offset = split_ark(locate(source, base))
     try:
         with open(path, "rb") as stream:

@@ -77,9 +77,9 @@ def _check(data: DataDir, options: PerturbOptions) -> None:
     if not data.wav:
         raise UserError(f"{data.path}: there is no wav.scp, so there is no audio to perturb")
     if not options.speeds or any(not 0.1 <= speed <= 10 for speed in options.speeds):
-        raise UserError(f"--speeds is {list(options.speeds)}, expected factors between 0.1 and 10, such as 0.9 1.0 1.1")
+        raise UserError(f"--speeds {list(options.speeds)}: expected factors from 0.1 to 10, such as 0.9 1.0 1.1")
     if len(set(options.speeds)) < len(options.speeds):
-        raise UserError(f"--speeds is {list(options.speeds)}: a factor is repeated")
+        raise UserError(f"--speeds {list(options.speeds)}: a factor is repeated")
     pipes = [key for key, source in data.wav.items() if is_pipe(source)]
     if pipes and not options.allow_pipes:
         raise UserError(
@@ -115,7 +115,7 @@ def _faster(segment: Segment, speed: float) -> Segment:
 
 
 def _target(folder: Path, recording: str, speed: float, audio_format: str) -> Path:
-    # An id may contain a slash, which must not lead out of the folder; two ids never share a file.
+    # An id may contain a slash, which must not lead to a path outside the folder. Two ids never have the same file.
     name = recording.replace("%", "%25").replace("/", "%2F")
     return folder / f"sp{speed}" / f"{name}.{audio_format}"
 
@@ -134,7 +134,7 @@ def _perturb_recordings(allow_pipes: bool, jobs: Sequence[tuple[str, str, float]
 
 
 def _is_current(source: str, target: str) -> bool:
-    """Whether the target was made from this source. A missing source is reported when it is read."""
+    """Return whether the target was made from this source. A missing source is reported when it is read."""
     path = split_ark(source)[0]
     if is_pipe(source) or not (os.path.exists(target) and os.path.exists(path)):
         return False

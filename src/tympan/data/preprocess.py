@@ -41,7 +41,7 @@ class Preprocessor:
     """The `preprocess` of a training set (with augmentation) or a validation set (without). Can be pickled."""
 
     texts: Mapping[str, Callable[[str], np.ndarray]] = field(default_factory=dict)
-    """By data name: from a transcript to token ids, usually a `tympan.text.codec.TextCodec`."""
+    """Data name -> function from a transcript to token ids, usually a `tympan.text.codec.TextCodec`."""
     speech: SpeechPreprocessor | None = None
     speech_name: str = "speech"
 

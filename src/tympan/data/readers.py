@@ -1,4 +1,4 @@
-"""Data types of `train_data_path_and_name_and_type`: how the value of a line becomes an array or a text."""
+"""Data types of `train_data_path_and_name_and_type`: read the value of a line as an array or a text."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ Value = np.ndarray | str
 
 AUDIO_TYPES = ("sound", "multi_columns_sound", "segments")
 MAX_CHANNELS = 8
-"""An array with more columns than this holds features, not audio."""
+"""An array with more columns than this is features, not audio."""
 USUAL_RATE = 16000
-"""Samples per second of stored arrays, which do not say."""
+"""Assumed sample rate of stored arrays, which do not contain it."""
 _RANDOM_INTS = re.compile(r"rand_int_(\d+)_(\d+)")
 _NOT_YET = {
     "hdf5": "write the arrays as npy or kaldi_ark",
     "random_text": "use text, with an id in front of each line",
-    **dict.fromkeys(("score", "duration", "rttm"), "it belongs to other tasks than speech recognition"),
+    **dict.fromkeys(("score", "duration", "rttm"), "it is for other tasks than speech recognition"),
 }
-"""ESPnet2's types that are not here, and what to do instead."""
+"""ESPnet2's types that are not supported, and what to use instead."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a reader may need beside the line: where it stands, the rate that is expected, whether programs may run."""
+    """What a reader needs besides the line: its folder, the expected sample rate, and whether commands may be run."""
 
     base: Path
     sample_rate: int | None = None
@@ -45,9 +45,9 @@ class Context:
 
 
 def read_value(data_type: str, value: str, context: Context, *, utterance_id: str = "") -> Value:
-    """Samples (time,) or (time, channels), features (time, dim), integers (time,), or a text as it stands.
+    """Read samples (time,) or (time, channels), features (time, dim), integers (time,), or an unchanged text.
 
-    Types of random numbers give each utterance its own, the same every time.
+    For types of random numbers, each utterance has its own numbers, which are the same in every call.
     """
     if data_type.startswith("rand_"):
         return _random_numbers(data_type, value, utterance_id)
@@ -59,12 +59,12 @@ def require_type(data_type: str) -> str:
         raise UserError(f"ESPnet2's data type '{data_type}' is not supported; {_NOT_YET[data_type]}")
     if data_type not in READERS and data_type != "rand_float" and not _RANDOM_INTS.fullmatch(data_type):
         known = ", ".join([*READERS, "rand_float", "rand_int_LOW_HIGH"])
-        raise UserError(f"data type '{data_type}' is unknown; choose from {known}")
+        raise UserError(f"data type '{data_type}': must be one of {known}")
     return data_type
 
 
 def value_length(data_type: str, value: str, context: Context) -> tuple[int, int]:
-    """Length and elements a step, from the header where there is one."""
+    """Return length and number of elements per step, from the header if there is one."""
     if data_type in AUDIO_TYPES:
         info = value_info(data_type, value, context)
         return info.frames, info.channels
@@ -82,7 +82,7 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
 
 
 def value_seconds(data_type: str, value: str, context: Context, *, frame_shift_s: float = 0.01) -> float:
-    """Duration of speech, from the header where there is one; `frame_shift_s` is that of stored features."""
+    """Return the duration of speech, from the header if there is one. `frame_shift_s` is for stored features."""
     if data_type in AUDIO_TYPES or (data_type == "kaldi_ark" and _holds_audio(value, context)):
         info = value_info(data_type if data_type in AUDIO_TYPES else "sound", value, context)
         return info.frames / info.rate
@@ -91,7 +91,7 @@ def value_seconds(data_type: str, value: str, context: Context, *, frame_shift_s
 
 
 def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
-    """Rate, length and channels of a value of one of `AUDIO_TYPES`, from its header."""
+    """Return rate, length and channels of a value of one of `AUDIO_TYPES`, from its header."""
     if data_type == "segments":
         segment = find_segment(value, context)
         info = audio_info(segment.recording, allow_pipes=context.allow_pipes, base=context.base)
@@ -103,7 +103,7 @@ def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
 
 
 def value_sources(data_type: str, value: str, context: Context) -> list[str]:
-    """The files (or commands) that a value is read from; none for a value that stands in the line itself."""
+    """Return the files (or commands) that a value is read from. Empty if the line contains the value itself."""
     if data_type == "segments":
         return [find_segment(value, context).recording]
     if data_type in ("multi_columns_sound", "variable_columns_sound"):
@@ -128,7 +128,7 @@ def _segments(value: str, context: Context) -> np.ndarray:
 
 
 def find_segment(value: str, context: Context) -> Segment:
-    """What a line of Kaldi's `segments` means: its recording as the wav.scp beside it names it, start and end."""
+    """Parse a line of Kaldi's `segments`. The recording is looked up in wav.scp in the same folder."""
     segment = parse_segment(value, "segments")
     scp = context.base / "wav.scp"
     recordings = _recordings(scp, scp.stat().st_mtime_ns if scp.is_file() else 0)
@@ -140,51 +140,51 @@ def find_segment(value: str, context: Context) -> Segment:
 
 @lru_cache(maxsize=8)
 def _recordings(scp: Path, _mtime_ns: int) -> Table:
-    """Opened once in a process, and again if the file changes."""
+    """Open a table once per process, and again if the file changes."""
     return Table(scp)
 
 
 def _checked(audio: Audio, value: str, context: Context) -> np.ndarray:
     if context.sample_rate is not None and audio.rate != context.sample_rate:
         raise UserError(
-            f"{value}: the sample rate is {audio.rate} Hz, {context.sample_rate} Hz is expected "
+            f"{value}: the sample rate is {audio.rate} Hz, but {context.sample_rate} Hz is expected "
             "(frontend_conf fs, or the rate of the first recording)"
         )
     return audio.samples
 
 
 def _multi_columns_sound(value: str, context: Context) -> np.ndarray:
-    """Several files of one channel each, side by side: (time, channels)."""
+    """Stack several files of one channel each: (time, channels)."""
     columns = _columns(value, context)
     columns = [column[:, None] if column.ndim == 1 else column for column in columns]
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
-        raise UserError(f"{value}: the files of one utterance must be of equal length, found {sorted(lengths)} samples")
+        raise UserError(f"{value}: the files of one utterance must have equal length, found {sorted(lengths)} samples")
     return np.concatenate(columns, axis=1)
 
 
 def _variable_columns_sound(value: str, context: Context) -> np.ndarray:
-    """Any number of files, one below the other: (files, time), with NaN behind the shorter ones as in ESPnet2."""
+    """Stack any number of files: (files, time). Shorter ones are padded with NaN, as in ESPnet2."""
     columns = _columns(value, context)
     if any(column.ndim > 1 for column in columns):
-        raise UserError(f"{value}: variable_columns_sound takes files of one channel")
+        raise UserError(f"{value}: variable_columns_sound needs files with one channel")
     longest = max(len(column) for column in columns)
     return np.stack([np.pad(column, (0, longest - len(column)), constant_values=np.nan) for column in columns])
 
 
 def _columns(value: str, context: Context) -> list[np.ndarray]:
-    """The samples of several files, which must have one sample rate."""
+    """Read the samples of several files, which must have the same sample rate."""
     files = [(name, read_audio(name, allow_pipes=context.allow_pipes, base=context.base)) for name in value.split()]
     rates = sorted({audio.rate for _, audio in files})
     if len(rates) > 1:
         raise UserError(
-            f"{value}: the files of one utterance must have one sample rate, found {', '.join(map(str, rates))} Hz"
+            f"{value}: the files of one utterance must have the same sample rate, found {', '.join(map(str, rates))} Hz"
         )
     return [_checked(audio, name, context) for name, audio in files]
 
 
 def _kaldi_ark(value: str, context: Context) -> np.ndarray:
-    """A matrix of features, or audio in an archive (then scaled to [-1, 1) as `sound`)."""
+    """Read a matrix of features, or audio in an archive, which is scaled to [-1, 1) like `sound`."""
     if _holds_audio(value, context):
         return _sound(value, context)
     return np.asarray(read_matrix(value, base=context.base), dtype=np.float32)
@@ -208,9 +208,9 @@ def _npy(value: str, context: Context, *, mmap_mode: Literal["r"] | None = None)
     except OSError as error:
         raise UserError(f"{value}: cannot be read: {error.strerror or error}") from None
     except (ValueError, EOFError):
-        raise UserError(f"{value}: no file of one array of numbers, as numpy.save writes it") from None
+        raise UserError(f"{value}: not a file with one array of numbers, as written by numpy.save") from None
     if not isinstance(array, np.ndarray) or array.ndim == 0:
-        raise UserError(f"{value}: an array of (time,) or (time, dim) is expected")
+        raise UserError(f"{value}: expected an array of shape (time,) or (time, dim)")
     return array
 
 
@@ -238,14 +238,14 @@ def _numbers(value: str, separator: str | None, dtype: type) -> np.ndarray:
     try:
         return np.array(value.split(separator), dtype=dtype)
     except ValueError:
-        kind = "whole numbers" if dtype is np.int64 else "numbers"
+        kind = "integers" if dtype is np.int64 else "numbers"
         raise UserError(
             f"expected {kind} separated by {'commas' if separator else 'spaces'}, found '{value}'"
         ) from None
 
 
 def _random_numbers(data_type: str, value: str, utterance_id: str) -> np.ndarray:
-    """Noise or integers of the shape that a line gives, such as 120,80."""
+    """Return random floats or integers of the shape in the line, such as 120,80."""
     shape, rng = _shape(value), rng_for(data_type, utterance_id)
     bounds = _RANDOM_INTS.fullmatch(data_type)
     if bounds is None:
@@ -257,7 +257,7 @@ def _random_numbers(data_type: str, value: str, utterance_id: str) -> np.ndarray
 
 
 def _shape(value: str) -> tuple[int, ...]:
-    """`120,80`, as a shape file has it."""
+    """Parse `120,80`, as in a shape file."""
     sizes = _numbers(value, ",", np.int64)
     if not len(sizes) or (sizes < 0).any():
         raise UserError(f"expected a shape such as 120,80, found '{value}'")

@@ -12,7 +12,7 @@ from tympan.errors import UserError
 
 STDIN = "-"
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".au", ".sph", ".caf", ".w64")
-"""Names of files that are taken from a directory. A file that is named itself may have any suffix."""
+"""Suffixes of the files that are used from a directory. A file that is given by name may have any suffix."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Recording:
 
 
 def find_recordings(given: Sequence[str | os.PathLike[str]]) -> list[Recording]:
-    """All recordings in the order given, those of a directory or pattern sorted by path, each once."""
+    """Return all recordings without duplicates, in the order given. Files of a directory or pattern are sorted."""
     found: dict[Path, Recording] = {}
     for item in map(Path, given):
         for recording in _expanded(item):

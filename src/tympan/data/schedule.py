@@ -51,7 +51,7 @@ class BatchSchedule:
         return len(self.plan) if self.num_iters_per_epoch is None else self.num_iters_per_epoch
 
     def rows(self, epoch: int, step: int) -> Ints:
-        """The utterances of a global batch; steps count from 0."""
+        """Return the utterances of a global batch. Steps count from 0."""
         passed, place = self._locate(epoch, step)
         number = int(self._order(passed)[place])
         if not self.shuffle_within_batch:
@@ -63,7 +63,7 @@ class BatchSchedule:
         return self.plan.pad_to(int(self._order(passed)[place]))
 
     def sizes(self, epoch: int) -> Ints:
-        """Number of utterances in each global batch of an epoch, in order."""
+        """Return the number of utterances in each global batch of an epoch, in order."""
         steps = [self._locate(epoch, 0), self._locate(epoch, self.num_steps(epoch) - 1)]
         (first, begin), (last, end) = steps
         numbers = np.concatenate([self._order(passed) for passed in range(first, last + 1)])
@@ -71,7 +71,7 @@ class BatchSchedule:
         return sizes
 
     def _locate(self, epoch: int, step: int) -> tuple[int, int]:
-        """The pass over the data (from 1) and the position in it."""
+        """Return the pass over the data (from 1) and the position in it."""
         if not 0 <= step < self.num_steps(epoch):
             raise IndexError(f"step {step} of epoch {epoch}: there are {self.num_steps(epoch)}")
         if self.num_iters_per_epoch is None:
@@ -95,7 +95,7 @@ class BatchSchedule:
 
 
 def _remembered(known: dict[int, Ints], passed: int, make: Callable[[int], Ints]) -> Ints:
-    """Neighbouring steps use the same pass; a few passes are cached."""
+    """Cache a few passes, because consecutive steps use the same pass."""
     if passed not in known:
         if len(known) >= 4:
             known.pop(min(known, key=lambda other: -abs(other - passed)))

@@ -8,11 +8,11 @@ import numpy as np
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A 63-bit seed from these parts, the same on every machine, worker and rank."""
+    """Return a 63-bit seed from these parts, the same on every machine, worker and rank."""
     text = "\x1f".join(str(part) for part in parts)
     return int.from_bytes(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest(), "little") >> 1
 
 
 def rng_for(*parts: int | str) -> np.random.Generator:
-    """A numpy generator for these parts, e.g. rng_for(seed, epoch, utterance_id, "noise")."""
+    """Return a numpy generator for these parts, e.g. rng_for(seed, epoch, utterance_id, "noise")."""
     return np.random.Generator(np.random.Philox(derive_seed(*parts)))

@@ -26,7 +26,7 @@ class Shapes:
 
 
 def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = None) -> Shapes:
-    """Lengths in the order of `ids`, or of the file. The file may contain more utterances than `ids`."""
+    """Read lengths in the order of `ids`, or of the file. The file may contain more utterances than `ids`."""
     table = Table(path)
     values = table.value_bytes()
     parsed = _parse(values.view(np.uint8).reshape(len(values), -1))
@@ -72,7 +72,7 @@ class _Parsed:
 
 
 def _parse(chars: NDArray[np.uint8]) -> _Parsed:
-    """`LENGTH[,DIM...]` in each row of characters, column by column for all rows at once."""
+    """Parse `LENGTH[,DIM...]` in each row of characters, one column at a time for all rows."""
     rows, width = chars.shape
     chars = np.concatenate([chars, np.zeros((rows, 1), dtype=np.uint8)], axis=1)
     ends = np.argmax((chars == ord(",")) | (chars == 0), axis=1)

@@ -1,6 +1,6 @@
-"""Effects of `data_aug_effects` that change a short-time spectrum: (time,) or (time, channels).
+"""Effects of `data_aug_effects` that change the short-time spectrum of samples (time,) or (time, channels).
 
-Sizes of the analysis are in seconds, as in ESPnet2.
+Window sizes and shifts are in seconds, as in ESPnet2.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Analysis:
 
     @property
     def advance(self) -> Tensor:
-        """(bins, 1): how far the phase of each bin turns from one frame to the next."""
+        """(bins, 1): the phase advance of each bin from one frame to the next."""
         return torch.linspace(0, math.pi * self.shift, self.size // 2 + 1)[:, None]
 
     def spectrum(self, samples: np.ndarray) -> Tensor:
-        """(channels, bins, frames)."""
+        """Return the spectrum (channels, bins, frames)."""
         return torch.stft(
             torch.from_numpy(np.ascontiguousarray(np.atleast_2d(samples.T), dtype=np.float32)),
             self.size,
@@ -52,13 +52,13 @@ class Analysis:
         )
 
     def waveform(self, spectrum: Tensor, length: int) -> np.ndarray:
-        """(time,) of one channel, (time, channels) of several."""
+        """Return the samples: (time,) for one channel, (time, channels) for several."""
         out = torch.istft(spectrum, self.size, self.shift, len(self.window), window=self.window, length=length)
         return out[0].numpy() if len(out) == 1 else np.ascontiguousarray(out.numpy().T)
 
 
 class HasAnalysis(Protocol):
-    """An effect's options of its analysis, in seconds."""
+    """Options of the short-time Fourier transform of an effect, in seconds."""
 
     @property
     def n_fft(self) -> float: ...
@@ -78,9 +78,9 @@ def analysis_of(options: HasAnalysis, rate: int) -> Analysis:
 
 
 def stretched(spectrum: Tensor, factor: float, advance: Tensor) -> Tensor:
-    """A phase vocoder: as many frames as it takes for `factor` times the speed, at the same pitch.
+    """A phase vocoder that makes the signal `factor` times as fast, at the same pitch.
 
-    Magnitudes are interpolated between frames. Phases turn as they do from frame to frame in the original.
+    Magnitudes are interpolated between frames. The phase advance between frames is that of the original.
     """
     times = torch.arange(0, spectrum.size(-1), factor)
     share = times % 1.0
@@ -94,7 +94,7 @@ def stretched(spectrum: Tensor, factor: float, advance: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TimeStretch(Effect):
-    """Speed without pitch."""
+    """Change the speed without changing the pitch."""
 
     factor: Annotated[float, Range(0.01, 100)]
     n_fft: Annotated[float, Range(above=0, most=1_000_000)] = 0.032
@@ -113,14 +113,14 @@ class TimeStretch(Effect):
     def __call__(self, samples: np.ndarray, rate: int, _rng: np.random.Generator) -> np.ndarray:
         frames = analysis_of(self, rate)
         if len(samples) <= frames.size // 2:
-            return samples  # shorter than the padding of a frame
+            return samples  # too short for the padding of a frame
         changed = stretched(frames.spectrum(samples), self.factor, frames.advance)
         return frames.waveform(changed, round(len(samples) / self.factor))
 
 
 @dataclass(frozen=True)
 class PitchShift(Effect):
-    """Pitch without speed: `n_steps` of `bins_per_octave`."""
+    """Shift the pitch by `n_steps` steps of 1 / `bins_per_octave` octave, without changing the speed."""
 
     n_steps: Annotated[float, Range(-120, 120)]
     bins_per_octave: Annotated[int, Range(1, 10_000)] = 12
@@ -143,7 +143,7 @@ class PitchShift(Effect):
 
 @dataclass(frozen=True)
 class CorruptPhase(Effect):
-    """Gaussian noise of standard deviation `scale`, in radians, on every phase."""
+    """Add Gaussian noise with standard deviation `scale`, in radians, to every phase."""
 
     scale: Annotated[float, Range(-1_000, 1_000)] = 0.5
     n_fft: Annotated[float, Range(above=0, most=1_000_000)] = 0.032

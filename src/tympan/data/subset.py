@@ -15,7 +15,7 @@ How = Literal["even", "first", "last", "shortest", "random", "per_speaker"]
 def choose(data: DataDir, number: int, how: How, *, seed: int = 0) -> list[str]:
     """Select `number` utterances (per speaker with per_speaker), sorted; all of them if there are fewer."""
     if number < 1:
-        raise UserError(f"--number is {number}, expected 1 or more")
+        raise UserError(f"--number {number}: must be 1 or more")
     utterances = sorted(data.utterances)
     if how == "per_speaker":
         if not data.utt2spk:
@@ -37,7 +37,7 @@ def choose(data: DataDir, number: int, how: How, *, seed: int = 0) -> list[str]:
 
 
 def _lengths(data: DataDir) -> dict[str, float]:
-    """Frames or seconds, from the first available file; audio headers last, because reading them is slowest."""
+    """Return frames or seconds from the first available file. Audio headers come last, because reading them is slow."""
     for table in (data.utt2num_frames, data.utt2dur):
         if table:
             missing = [key for key in data.utterances if key not in table]

@@ -1,7 +1,7 @@
-"""One file of `id value` lines (wav.scp, text, a shape file), found by id without reading it into memory.
+"""Look up lines by id in a file of `id value` lines (wav.scp, text, a shape file) without reading it into memory.
 
-The line table is built once by numpy. For large files it is cached in a folder `.tympan` next to the file and mapped to
-memory: worker processes share its pages, and a million lines open in milliseconds.
+The line table is built once with numpy. For large files, it is cached in a folder `.tympan` next to the file and
+memory-mapped. Worker processes share its pages, and a file of a million lines opens in milliseconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 
 CACHED_FROM_BYTES = 1 << 20
-"""Smaller files are parsed each time: it takes a few milliseconds, and writes nothing to the user's folder."""
+"""Smaller files are not cached. Parsing them takes a few milliseconds, and nothing is written to the user's folder."""
 
 _VERSION = 1
 _HEADER_BYTES = 4096
@@ -80,7 +80,7 @@ class Table:
         return _decoded(raw, f"{self.path}:{line + 1}: utterance '{self.id(line)}'")
 
     def find(self, utterance_id: str) -> int | None:
-        """The line of an id."""
+        """Return the line of an id."""
         key = utterance_id.encode("utf-8")
         if len(key) > self._ids.dtype.itemsize:
             return None
@@ -88,7 +88,7 @@ class Table:
         return None if line < 0 else line
 
     def find_all(self, ids: NDArray[np.bytes_]) -> Ints:
-        """The lines of many ids, -1 for missing ones."""
+        """Return the lines of many ids, or -1 for missing ones."""
         if len(ids) == len(self) and np.array_equal(ids, self._ids):
             return np.arange(len(ids), dtype=np.int64)
         places = np.searchsorted(self._ids, ids, sorter=self._order)
@@ -97,7 +97,7 @@ class Table:
         return np.where(self._ids[lines] == ids, lines, -1).astype(np.int64)
 
     def value_bytes(self) -> NDArray[np.bytes_]:
-        """All values as one array of fixed width: for short values such as shapes."""
+        """Return all values as one array of fixed width, for short values such as shapes."""
         raw = np.frombuffer(self._bytes, dtype=np.uint8)
         return _fixed_width(raw, np.asarray(self._starts), np.asarray(self._ends))
 
@@ -139,7 +139,7 @@ def _parse(path: Path, raw: NDArray[np.uint8]) -> Columns:
 
 
 def _newlines(raw: NDArray[np.uint8]) -> Ints:
-    """Positions of the line ends, found in chunks: a mask of the whole file would need as much memory as the file."""
+    """Find the line ends in chunks, because a mask of the whole file would need as much memory as the file."""
     pieces = range(0, len(raw), _PIECE_BYTES)
     return np.concatenate(
         [np.flatnonzero(raw[at : at + _PIECE_BYTES] == _NEWLINE).astype(np.int64) + at for at in pieces]
@@ -160,7 +160,7 @@ def _moved(raw: NDArray[np.uint8], places: Ints, limits: Ints, passable: NDArray
 
 
 def _fixed_width(raw: NDArray[np.uint8], starts: Ints, ends: Ints) -> NDArray[np.bytes_]:
-    """The spans as an array of bytes strings, filled with NUL."""
+    """Return the spans as an array of byte strings, padded with NUL."""
     width = max(int((ends - starts).max(initial=0)), 1)
     out = np.zeros((len(starts), width), dtype=np.uint8)
     column = np.arange(width)
@@ -201,7 +201,7 @@ def _write_cache(path: Path, stamp: dict[str, int], columns: Columns) -> None:
 
 
 def _read_cache(path: Path, stamp: dict[str, int]) -> Columns | None:
-    """The cached columns, memory-mapped; None if there are none for the current version of the file."""
+    """Return the cached columns, memory-mapped, or None if there is no cache for the current version of the file."""
     try:
         with path.open("rb") as stream:
             header = json.loads(stream.read(_HEADER_BYTES))

@@ -42,7 +42,7 @@ class Report:
         return Counter(fault.kind for fault in self.faults)
 
     def describe(self) -> str:
-        """Utterances, speakers, hours and rates in one line."""
+        """Describe utterances, speakers, hours and sample rates in one line."""
         utterances = len(_utterance_table(self.tables).entries)
         speakers = len(set(self.tables["utt2spk"].entries.values())) if "utt2spk" in self.tables else 0
         text = f"{self.path}: {utterances} utterances, {speakers} speakers"
@@ -85,7 +85,7 @@ def validate(
 
 
 def _utterance_table(tables: Tables) -> ScannedTable:
-    """The file that lists the utterances."""
+    """Return the file that lists the utterances."""
     return next(tables[name] for name in ("segments", "wav.scp", "feats.scp") if name in tables)
 
 
@@ -151,7 +151,7 @@ def _speaker_faults(tables: Tables) -> Iterator[Fault]:
     for name, table in tables.items():
         if kind_of(name) != "speaker" or name == "cmvn.scp":
             continue
-        is_index = name == "spk2utt"  # the other files may lack a speaker: utterances don't depend on them
+        is_index = name == "spk2utt"  # a speaker may be missing in the other files: utterances don't depend on them
         kind = "spk2utt" if is_index else "missing-id"
         for speaker in table.entries.keys() - speakers.keys():
             yield table.fault(speaker, kind, f"speaker '{speaker}' is not in utt2spk")

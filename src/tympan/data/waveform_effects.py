@@ -1,4 +1,4 @@
-"""Effects of `data_aug_effects` that change samples directly: (time,) or (time, channels)."""
+"""Effects of `data_aug_effects` that change samples (time,) or (time, channels) directly."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from tympan.errors import UserError
 
 _LOWER_RATES = (8000, 16000, 22050, 24000, 32000, 44100, 48000)
 _QUALITIES = {"kaiser_best": "VHQ", "kaiser_fast": "MQ", "scipy": "HQ", "polyphase": "LQ"}
-"""librosa's resampling methods, and soxr's qualities from the steepest filter to the softest."""
+"""librosa's resampling methods -> quality of soxr, from the steepest filter to the softest."""
 
 
 class Effect(Protocol):
-    """A change of samples (time,) or (time, channels): a dataclass of its options. Can be pickled."""
+    """An effect on samples (time,) or (time, channels). Its dataclass fields are its options. Can be pickled."""
 
     needs_rate: ClassVar[bool] = False
 
     @property
     def stretch(self) -> float:
-        """How much longer a waveform may become."""
+        """Largest factor by which a waveform may become longer."""
         return 1.0
 
     def __call__(self, samples: np.ndarray, rate: int, rng: np.random.Generator, /) -> np.ndarray:
-        """`rate` is 0 where recordings have several rates, unless the effect needs it."""
+        """Apply the effect. `rate` is 0 if recordings have several sample rates, unless the effect needs it."""
         ...
 
 
 def change_speed(samples: np.ndarray, factor: float) -> np.ndarray:
-    """Faster for factors above 1, with the pitch, as sox's `speed` does it."""
+    """Change speed and pitch like sox's `speed`. Factors above 1 are faster."""
     return samples if factor == 1.0 else resample(samples, factor, 1.0)
 
 
@@ -45,7 +45,7 @@ def require_factor(factor: float) -> float:
 
 @dataclass(frozen=True)
 class SpeedPerturb(Effect):
-    """Speed and pitch."""
+    """Change speed and pitch."""
 
     factor: Annotated[float, Range(0.01, 100)]
 
@@ -62,7 +62,7 @@ class SpeedPerturb(Effect):
 
 @dataclass(frozen=True)
 class Volume(Effect):
-    """A gain between two limits (Tympan)."""
+    """Apply a random gain between two limits (only in Tympan)."""
 
     low_db: Annotated[float, Range(-200, 200)] = -6.0
     high_db: Annotated[float, Range(-200, 200)] = 6.0
@@ -73,7 +73,7 @@ class Volume(Effect):
 
 @dataclass(frozen=True)
 class WhiteNoise(Effect):
-    """Gaussian noise at a signal-to-noise ratio between two limits in dB (Tympan)."""
+    """Add Gaussian noise at a random signal-to-noise ratio between two limits in dB (only in Tympan)."""
 
     max_snr: Annotated[float, Range(-200, 200)] = 40.0
     min_snr: Annotated[float, Range(-200, 200)] = 20.0
@@ -88,7 +88,7 @@ class WhiteNoise(Effect):
 
 @dataclass(frozen=True)
 class Clipping(Effect):
-    """Samples beyond two quantiles take their values."""
+    """Clip the samples at two quantiles."""
 
     min_quantile: Annotated[float, Range(0, 1)] = 0.0
     max_quantile: Annotated[float, Range(0, 1)] = 0.9
@@ -100,7 +100,7 @@ class Clipping(Effect):
 
 @dataclass(frozen=True)
 class Preemphasis(Effect):
-    """x[t] - coeff * x[t - 1]."""
+    """Preemphasis: x[t] - coeff * x[t - 1]."""
 
     coeff: Annotated[float, Range(-1, 1)] = 0.97
 
@@ -112,7 +112,7 @@ class Preemphasis(Effect):
 
 @dataclass(frozen=True)
 class PolarityInverse(Effect):
-    """The opposite sign."""
+    """Invert the sign of the samples."""
 
     def __call__(self, samples: np.ndarray, _rate: int, _rng: np.random.Generator) -> np.ndarray:
         return np.asarray(-samples)
@@ -120,7 +120,7 @@ class PolarityInverse(Effect):
 
 @dataclass(frozen=True)
 class Reverse(Effect):
-    """From the end to the start."""
+    """Reverse the samples in time."""
 
     def __call__(self, samples: np.ndarray, _rate: int, _rng: np.random.Generator) -> np.ndarray:
         return np.ascontiguousarray(samples[::-1])
@@ -128,7 +128,7 @@ class Reverse(Effect):
 
 @dataclass(frozen=True)
 class Contrast(Effect):
-    """Louder by a sine of the amplitude, as sox's `contrast` does it; 0 is a change too."""
+    """Increase the contrast like sox's `contrast`. An amount of 0 changes the samples too."""
 
     enhancement_amount: Annotated[float, Range(0, 100)] = 75.0
 
@@ -144,7 +144,7 @@ class Contrast(Effect):
 
 @dataclass(frozen=True)
 class BandwidthLimitation(Effect):
-    """Down to a lower sample rate and back. The methods are librosa's names; soxr's quality stands for each."""
+    """Resample to a lower sample rate and back. Methods have librosa's names, and are mapped to qualities of soxr."""
 
     res_type: Literal["random", "kaiser_best", "kaiser_fast", "scipy", "polyphase"] = "random"
     needs_rate: ClassVar[bool] = True
