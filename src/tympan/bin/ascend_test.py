@@ -19,7 +19,7 @@ class Options:
     cards: int = option(1, help="number of devices to train on, one process per device")
     performance: bool = option(False, help="run only a few epochs of stage 4, to measure throughput")
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
-        None, help="device type; cpu: train on the CPU, with --cards processes"
+        None, help="device type; cpu: train on the CPU, with --cards processes; null: detect"
     )
     data_url: str = option("", help="URL or directory to download the archives from (default: the official one)")
     train_config: str = option("conf/train.yaml", help="training configuration of the recognizer")

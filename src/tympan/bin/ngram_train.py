@@ -32,7 +32,8 @@ class Options:
     binary: Path | None = option(None, help="output binary file, which loads faster than ARPA")
     discount_fallback: list[float] | None = option(
         None,
-        help="discounts for orders where they can't be estimated: three numbers, or none for 0.5 1 1.5; null: an error",
+        help="discounts to use for orders where they can't be estimated: three numbers, or no value for 0.5 1 1.5; "
+        "null: report an error",
     )
     prune: list[int] = option(
         [],

@@ -26,7 +26,9 @@ class Options:
     case_sensitive: bool = option(False, help="distinguish upper and lower case")
     remove_space: bool = option(False, help="with --unit char, ignore the spaces of a Kaldi text")
     non_linguistic_symbols: Path | None = option(None, help="file of symbols to remove before scoring")
-    sclite_compat: bool = option(False, help="ignore references without a hypothesis, as sclite does")
+    sclite_compat: bool = option(
+        False, help="ignore references without a hypothesis, as sclite does; false: count them as deletions"
+    )
     nj: int = option(1, help="number of processes that read audio")
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
 

@@ -34,7 +34,9 @@ class Options:
     case_sensitive: bool = option(False, help="distinguish upper and lower case")
     remove_space: bool = option(False, help="with --unit char, ignore the spaces of a Kaldi text")
     non_linguistic_symbols: Path | None = option(None, help="file of symbols to remove before scoring")
-    sclite_compat: bool = option(False, help="ignore references without a hypothesis, as sclite does")
+    sclite_compat: bool = option(
+        False, help="ignore references without a hypothesis, as sclite does; false: count them as deletions"
+    )
     alignments: bool = option(False, help="also print the alignment of every utterance")
 
 

@@ -20,7 +20,9 @@ class Options:
     input: str = option(help="input text file; -: standard input", short="-i")
     output: str = option("-", help="output file; -: standard output", short="-o")
     field: str | None = option(
-        None, help="columns of the text to use, counted from 1; such as 2- to skip the utterance ids", short="-f"
+        None,
+        help="columns of the text to use, counted from 1, such as 2- to skip the utterance ids; null: all",
+        short="-f",
     )
     token_type: Literal["char", "word", "bpe", "phn"] = option("char", help="token type", short="-t")
     delimiter: str | None = option(None, help="separator of columns and words; null: whitespace", short="-d")

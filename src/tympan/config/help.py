@@ -65,7 +65,8 @@ def _form(wanted: Any) -> str:
 def _help(item: Option) -> str:
     text = item.extra.help
     if item.extra.registry is not None and not item.is_conf:
-        text += f" ({', '.join(item.extra.registry.names())}; or package.module:Class)"
+        names = ", ".join(item.extra.registry.names())
+        text += f" ({names}; or package.module:Class)" if names else " (package.module:Class)"
     if item.extra.range:
         text += f" ({item.extra.range})"
     if item.is_required or item.is_conf:

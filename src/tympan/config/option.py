@@ -112,7 +112,8 @@ def conf_for(registry: Registry, *, help: str, group: str) -> Any:
 
 def not_yet(default: Any, *, instead: str) -> Any:
     """An option that ESPnet2 has and Tympan does not: accepted at ESPnet2's default, rejected otherwise."""
-    return _field(default, Extra(instead, group="ESPnet2 options that Tympan does not have yet", not_yet=instead))
+    group = "ESPnet2 options that Tympan does not have yet"
+    return _field(default, Extra(f"not supported; {instead}", group=group, not_yet=instead))
 
 
 def options_of(schema: type[Any]) -> dict[str, Option]:

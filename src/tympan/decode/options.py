@@ -74,8 +74,8 @@ class SearchOptions(Checked):
     search: str | None = choice(
         SEARCHES,
         None,
-        help=f"search algorithm: {'; '.join(f'{kind.name}: {kind.help}' for kind in KINDS)}; null: the first that "
-        "the model offers, which is joint for CTC/attention models",
+        help=f"search algorithm: {', '.join(f'{kind.name} ({kind.help})' for kind in KINDS)}; null: the first one "
+        "that the model offers, which is joint for CTC/attention models",
         group=SEARCH,
     )
     search_conf: dict[str, Any] = option(
@@ -101,10 +101,11 @@ class SearchOptions(Checked):
         0.0, help="bonus added to the score for every token (search lexicon: for every word)", group=SEARCH
     )
     maxlenratio: float = option(
-        0.0, help="maximum output length: positive: a fraction of the encoder frames; negative: a number of tokens; "
-            "0: until end detection",
+        0.0,
+        help="maximum output length: a positive value is a fraction of the encoder frames, a negative one a number "
+        "of tokens; 0: stop by end detection",
         group=SEARCH,
-    )  # fmt: skip
+    )
     minlenratio: float = option(0.0, help="minimum output length, in the same units as maxlenratio", group=SEARCH)
     normalize_length: bool = option(False, help="rank hypotheses by score divided by length", group=SEARCH)
 
@@ -155,9 +156,9 @@ class ImportOptions:
 class DecodeDeviceOptions:
     """One device."""
 
-    ngpu: int = option(0, help="number of accelerators: 0 or 1", group=WORK, least=0, most=1)
+    ngpu: int = option(0, help="number of accelerators to use; 0: the CPU", group=WORK, least=0, most=1)
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
-        None, help="type of accelerator; null: the one that is available", group=WORK
+        None, help="device type; null: the available accelerator if ngpu is 1, else the CPU", group=WORK
     )
 
 
@@ -174,12 +175,12 @@ class ModelFileOptions(ImportOptions):
 
     asr_train_config: Path | None = option(
         None,
-        help="config.yaml of the recognizer (Tympan's or ESPnet2's); null: the one beside asr_model_file",
+        help="config.yaml of the recognizer (Tympan or ESPnet2); null: next to asr_model_file",
         group=MODEL,
     )
     asr_model_file: Path | None = option(None, help="weights of the recognizer (.pth or .safetensors)", group=MODEL)
     lm_train_config: Path | None = option(
-        None, help="config.yaml of a neural language model; null: the one beside lm_file", group=MODEL
+        None, help="config.yaml of a neural language model; null: next to lm_file", group=MODEL
     )
     lm_file: Path | None = option(None, help="weights of the neural language model", group=MODEL)
     ngram_file: Path | None = option(None, help="n-gram: an ARPA file, or Tympan's binary file", group=MODEL)

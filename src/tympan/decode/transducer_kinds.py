@@ -19,7 +19,7 @@ class GreedyOptions:
 
 GREEDY = SearchKind(
     "transducer_greedy",
-    help="greedy search of a transducer: the most likely token or blank at every step",
+    help="most likely token or blank at every step of a transducer",
     builder="tympan.decode.transducer_search:build_greedy",
     options=GreedyOptions,
 )
