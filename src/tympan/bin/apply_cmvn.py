@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.utt2spk is not None and not speakers.exists():
         raise UserError(f"{speakers}: no such file")
     feats = read_feats(options.feats)
-    places = normalize_feats(
+    written = normalize_feats(
         feats,
         options.out_dir,
         cmvn=options.cmvn,
@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         compression_method=options.compression_method,
         nj=options.nj,
     )
-    print(f"{options.out_dir}/feats.scp: {len(places)} utterances, {sum(count for _, count in places.values())} frames")
+    print(
+        f"{options.out_dir}/feats.scp: {len(written)} utterances, {sum(count for _, count in written.values())} frames"
+    )
     return 0
 
 

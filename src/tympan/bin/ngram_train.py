@@ -90,7 +90,7 @@ def _check(options: Options) -> None:
 
 
 def _bytes(text: str) -> int:
-    """GNU sort's notation, as lmplz -S takes it: K is the unit if there is none."""
+    """GNU sort's notation, as for lmplz -S. The default unit is K."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([bKMGT]?)", text.strip())
     if not found:
         raise UserError(f"--memory: expected a number and a unit (b, K, M, G, T), such as 500M, found '{text}'")

@@ -37,11 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan report", description=__doc__)
     _check(options)
 
-    from tympan.score.inputs import default_unit, refuse_overwriting, score_files, telling_names
+    from tympan.score.inputs import check_overwriting, default_unit, score_files, short_names
     from tympan.score.media import collect_media
     from tympan.score.report import write_report
 
-    refuse_overwriting([options.output], _inputs(options), option="--output")
+    check_overwriting([options.output], _inputs(options), option="--output")
     unit = options.unit or default_unit(options.ref)
     hypotheses = [hyp for hyp in (options.hyp, options.compare) if hyp is not None]
     results = [
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             ),
             name=name,
         )
-        for hyp, name in zip(hypotheses, telling_names(hypotheses), strict=True)
+        for hyp, name in zip(hypotheses, short_names(hypotheses), strict=True)
     ]
     media = {}
     if options.data_dir is not None:

@@ -44,13 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan score", description=__doc__)
 
     from tympan.score import sclite
-    from tympan.score.inputs import default_unit, refuse_overwriting, score_files
+    from tympan.score.inputs import check_overwriting, default_unit, score_files
     from tympan.score.sclite_table import summary_table
     from tympan.score.significance import compare
 
     if options.output_dir is not None:
         given = (options.ref, options.hyp, options.compare, options.utt2spk, options.non_linguistic_symbols)
-        refuse_overwriting((options.output_dir / name for name in OUTPUTS), given, option="--output_dir")
+        check_overwriting((options.output_dir / name for name in OUTPUTS), given, option="--output_dir")
     unit = options.unit or default_unit(options.ref)
     hypotheses = [path for path in (options.hyp, options.compare) if path is not None]
     results = [
@@ -103,10 +103,10 @@ def _write(
     comparison: Comparison | None,
 ) -> None:
     from tympan.runtime.atomic import atomic_write
-    from tympan.score.inputs import telling_names
+    from tympan.score.inputs import short_names
     from tympan.score.score_dir import contents
 
-    files = contents(results, names=telling_names(hypotheses), unit=unit, comparison=comparison)
+    files = contents(results, names=short_names(hypotheses), unit=unit, comparison=comparison)
     for name in OUTPUTS:
         with atomic_write(directory / name) as stream:
             stream.write(files[name])

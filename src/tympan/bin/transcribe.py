@@ -127,8 +127,8 @@ class _Output:
 
     def add(self, recording: Recording, result: Result) -> None:
         if result.error is not None:
-            place = "" if result.error.startswith(f"{recording.path}:") else f"{recording.path}: "
-            self._show(f"tympan: not transcribed: {place}{result.error}\n", sys.stderr)
+            prefix = "" if result.error.startswith(f"{recording.path}:") else f"{recording.path}: "
+            self._show(f"tympan: not transcribed: {prefix}{result.error}\n", sys.stderr)
             self.failures += 1
         else:
             for name in self._formats:

@@ -123,7 +123,7 @@ def _trace(
             spans[state // 2] = (frame, spans.get(state // 2, (0, frame + 1))[1])
         state -= int(moves[frame, state])
     return Aligned(
-        tokens=[_token(log_probs[:, number], *spans[place]) for place, number in enumerate(text)], log_prob=log_prob
+        tokens=[_token(log_probs[:, number], *spans[index]) for index, number in enumerate(text)], log_prob=log_prob
     )
 
 
@@ -155,7 +155,7 @@ def align_segments(
         log_probs = encoded.log_probs[0]
         parts.append(log_probs.index_select(1, torch.tensor(tokens, device=log_probs.device)))
         starts += [(start_s, frame) for frame in range(len(log_probs))]
-    column = {token: place for place, token in enumerate(tokens)}
+    column = {token: index for index, token in enumerate(tokens)}
     (aligned,) = align_tokens(
         torch.cat(parts).unsqueeze(0),
         torch.tensor([len(starts)], device=parts[0].device),

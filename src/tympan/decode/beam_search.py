@@ -64,7 +64,7 @@ class LengthLimits:
         return -int(self.minlenratio) if self.minlenratio < 0 else int(self.minlenratio * frames)
 
     def relaxed(self) -> LengthLimits:
-        """A minimum shorter by a tenth (at last none), for utterances without a hypothesis that is long enough."""
+        """The limits with `minlenratio` lowered by 0.1, for utterances without a hypothesis that is long enough."""
         return LengthLimits(maxlenratio=self.maxlenratio, minlenratio=max(0.0, self.minlenratio - 0.1))
 
 
@@ -224,27 +224,27 @@ class BeamSearch:
         limits: LengthLimits,
         ended: list[list[Ended]],
     ) -> Beams:
-        """Move what ended (by eos, or because the limit is reached) to `ended`; the others are the new beams."""
+        """Move hypotheses that ended (by eos or at the length limit) to `ended`. The others are the new beams."""
         history = beams.tokens.gather(1, extended.parents.unsqueeze(2).expand(-1, -1, beams.tokens.size(2)))
         rows = beams.row.tolist()
         at_limit = torch.tensor([step + 1 >= limits.max_steps(frames[row]) for row in rows], device=history.device)
         is_alive = extended.score > DEAD
         ends = is_alive & ((extended.tokens == self.eos) | at_limit.unsqueeze(1))
         names = [*self.full, *self.partial]
-        for place, beam in ends.nonzero().tolist():
-            row = rows[place]
+        for index, beam in ends.nonzero().tolist():
+            row = rows[index]
             if step < limits.min_steps(frames[row]):
                 continue
-            token = int(extended.tokens[place, beam])
+            token = int(extended.tokens[index, beam])
             is_eos = token == self.eos
             last = [] if is_eos else [token]
-            scores = extended.scores[place, beam].tolist()
+            scores = extended.scores[index, beam].tolist()
             ended[row].append(
                 Ended(
-                    token_ids=(*history[place, beam, 1:].tolist(), *last),
-                    score=float(extended.score[place, beam]),
+                    token_ids=(*history[index, beam, 1:].tolist(), *last),
+                    score=float(extended.score[index, beam]),
                     scores=dict(zip(names, scores, strict=True)),
-                    is_ended_twice=is_eos and bool(at_limit[place]),
+                    is_ended_twice=is_eos and bool(at_limit[index]),
                 )
             )
         return Beams(
@@ -260,10 +260,10 @@ class BeamSearch:
         """Indices of the utterances that continue."""
         is_alive = (beams.score > DEAD).any(1).tolist()
         going = []
-        for place, row in enumerate(beams.row.tolist()):
+        for index, row in enumerate(beams.row.tolist()):
             is_finished = limits.has_end_detection and is_end_detected(ended[row], step)
-            if is_alive[place] and not is_finished:
-                going.append(place)
+            if is_alive[index] and not is_finished:
+                going.append(index)
         return going
 
 

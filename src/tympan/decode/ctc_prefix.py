@@ -97,8 +97,8 @@ class CtcPrefixScorer:
         weights = (state.before_any - peak).exp()
         # One utterance after another, because the posteriors in float64 are the largest tensor of the search.
         sums = [
-            weights[place] @ _readable_(state.by_token[row].to(torch.float64, copy=True), padding[place]).exp_().t()
-            for place, row in enumerate(state.utterance.tolist())
+            weights[index] @ _readable_(state.by_token[row].to(torch.float64, copy=True), padding[index]).exp_().t()
+            for index, row in enumerate(state.utterance.tolist())
         ]
         scores = torch.stack(sums).log() + peak
         tokens = torch.arange(scores.size(2), device=scores.device)

@@ -89,8 +89,8 @@ class _Texts:
     @property
     def last(self) -> Tensor:
         """(U, B) the last token of each text, -1 if it is empty."""
-        place = (self.lengths - 1).clamp(min=0).unsqueeze(2)
-        return self.tokens.gather(2, place).squeeze(2).masked_fill(self.lengths == 0, -1)
+        index = (self.lengths - 1).clamp(min=0).unsqueeze(2)
+        return self.tokens.gather(2, index).squeeze(2).masked_fill(self.lengths == 0, -1)
 
 
 @dataclass(frozen=True)
@@ -195,9 +195,9 @@ def _append(texts: _Texts, parents: Tensor, tokens: Tensor, is_new: Tensor) -> T
     history = texts.tokens.gather(1, parents.unsqueeze(2).expand(-1, -1, capacity))
     if int(texts.lengths.max()) == capacity:
         history = torch.nn.functional.pad(history, (0, capacity))
-    place = texts.lengths.gather(1, parents).unsqueeze(2).clamp(max=history.size(2) - 1)
-    value = torch.where(is_new.unsqueeze(2), tokens.unsqueeze(2), history.gather(2, place))
-    return history.scatter(2, place, value)
+    index = texts.lengths.gather(1, parents).unsqueeze(2).clamp(max=history.size(2) - 1)
+    value = torch.where(is_new.unsqueeze(2), tokens.unsqueeze(2), history.gather(2, index))
+    return history.scatter(2, index, value)
 
 
 def _results(texts: _Texts) -> list[list[Ended]]:

@@ -250,12 +250,12 @@ def rescore(
     weights = {**first_weights, **{name: item.weight for name, item in full.items()}}
     ranked = []
     for row, hypotheses in enumerate(found):
-        anew = []
+        rescored = []
         for beam, hypothesis in enumerate(hypotheses):
             scores = {**hypothesis.scores, **{name: float(total[row, beam]) for name, total in totals.items()}}
             total = sum(weights[name] * value for name, value in scores.items())
-            anew.append(Ended(token_ids=hypothesis.token_ids, score=total, scores=scores))
-        ranked.append(rank(anew, is_length_normalized=is_length_normalized))
+            rescored.append(Ended(token_ids=hypothesis.token_ids, score=total, scores=scores))
+        ranked.append(rank(rescored, is_length_normalized=is_length_normalized))
     return ranked
 
 

@@ -39,14 +39,14 @@ class LexiconTree:
     def follow(self, nodes: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The child nodes for tokens, and whether they exist."""
         wanted = nodes << self.bits | tokens
-        place = torch.searchsorted(self.key, wanted).clamp_(max=len(self.key) - 1)
-        return self.child[place], self.key[place] == wanted
+        index = torch.searchsorted(self.key, wanted).clamp_(max=len(self.key) - 1)
+        return self.child[index], self.key[index] == wanted
 
     def ending(self, nodes: Tensor) -> Tensor:
         """Indices of the words that end at nodes (...) -> (..., H), padded with NO_WORD."""
         first, end = self.first_word[nodes].unsqueeze(-1), self.first_word[nodes + 1].unsqueeze(-1)
-        place = first + torch.arange(max(1, int((end - first).max())), device=nodes.device)
-        return torch.where(place < end, self.word[place.clamp(max=len(self.word) - 1)], NO_WORD)
+        index = first + torch.arange(max(1, int((end - first).max())), device=nodes.device)
+        return torch.where(index < end, self.word[index.clamp(max=len(self.word) - 1)], NO_WORD)
 
 
 def build_tree(

@@ -44,8 +44,8 @@ def score_sentences(
         padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1).to(device)
         state = torch.full((len(batch),), table.begin, device=device)
         scores = torch.zeros(padded.shape, dtype=torch.float64, device=device)
-        for place, words in enumerate(padded.T):
-            scores[:, place] = table.score(state, words.clamp(min=0))
+        for index, words in enumerate(padded.T):
+            scores[:, index] = table.score(state, words.clamp(min=0))
             state = table.advance(state, words.clamp(min=0))
         is_token, is_unknown = padded >= 0, padded == unk
         columns = (

@@ -338,7 +338,7 @@ def part_of(options: Any, schema: type[Options]) -> Options:
 def unused_options(kind: SearchKind, given: set[str]) -> str | None:
     """A message about given options that this search does not use."""
     known = [name for name in options_of(DecodeOptions) if name not in ("search", "search_conf")]
-    # The error message of search lexicon asks for lm_weight 0, so that is no mistake.
+    # The error message of search lexicon asks for lm_weight 0, so it is allowed.
     ignored = () if kind.takes_lm else ("lm_weight",)
     unused = [name for name in known if name in given and name not in (*kind.uses, *ignored)]
     unused += [name for name, weight in WEIGHTED.items() if name in given and weight not in (*kind.uses, *ignored)]

@@ -102,7 +102,7 @@ def write_output_tree(
         write_recog(directory / f"{rank + 1}best_recog", done, rank)
     write_recog(directory, done, 0)
     for job in range(nj if nj > 1 else 0):
-        share = [result for place, result in enumerate(done) if place * nj // max(1, len(done)) == job]
+        share = [result for index, result in enumerate(done) if index * nj // max(1, len(done)) == job]
         for rank in range(nbest):
             write_recog(directory / "logdir" / f"output.{job + 1}" / f"{rank + 1}best_recog", share, rank)
     with atomic_write(directory / "hyps.jsonl") as stream:

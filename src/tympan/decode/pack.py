@@ -71,7 +71,7 @@ def _write(files: ModelFiles, output: Path, options: DecodeOptions | None, *, al
 
 
 def _try(output: Path, files: ModelFiles, options: DecodeOptions, *, allow_import: bool) -> None:
-    """Load the packed model, and raise a UserError for a missing part. Loading alone would not report it."""
+    """Load the packed model, and check that no language model got lost. Loading would not report it."""
     found = find_model(output)
     recognizer = Recognizer(load_model(found, allow_import=allow_import), options)
     is_tried = "ngram_weight" in recognizer.kind.uses and options.ngram_weight != 0

@@ -39,9 +39,9 @@ def words_of(hypothesis: Hypothesis) -> list[Word]:
     return [
         Word(
             text=text,
-            start_s=_within(times[shares[0].place], shares[0].begin),
-            end_s=_within(times[shares[-1].place], shares[-1].end),
-            confidence=sum(confidences[share.place] for share in shares) / len(shares),
+            start_s=_within(times[shares[0].index], shares[0].begin),
+            end_s=_within(times[shares[-1].index], shares[-1].end),
+            confidence=sum(confidences[share.index] for share in shares) / len(shares),
             is_apart=is_apart,
         )
         for text, is_apart, shares in _group(hypothesis, hypothesis.space_symbol)
@@ -52,7 +52,7 @@ def words_of(hypothesis: Hypothesis) -> list[Word]:
 class _Share:
     """The part of a token that belongs to a word: from `begin` to `end`, as fractions of 1."""
 
-    place: int
+    index: int
     begin: float = 0.0
     end: float = 1.0
 
@@ -60,9 +60,9 @@ class _Share:
 def _group(hypothesis: Hypothesis, space: str) -> list[tuple[str, bool, list[_Share]]]:
     """(word, whether a space precedes it, its tokens)."""
     if hypothesis.words is not None:
-        places = iter(range(len(hypothesis.tokens)))
+        indices = iter(range(len(hypothesis.tokens)))
         words = [word for word, _ in hypothesis.words]
-        shares = [[_Share(place) for place in itertools.islice(places, count)] for _, count in hypothesis.words]
+        shares = [[_Share(index) for index in itertools.islice(indices, count)] for _, count in hypothesis.words]
         return _zipped(words, _blanks(hypothesis.text, words), shares)
     surfaces = ["" if token == space else token.replace(WORD_BEGIN, "") for token in hypothesis.tokens]
     words = split_words(hypothesis.text)
@@ -81,44 +81,44 @@ def _group_of_changed_letters(
     """
     begins = _begins(hypothesis.tokens, space)
     shares: list[list[_Share]] = []
-    for place, surface in enumerate(surfaces):
+    for index, surface in enumerate(surfaces):
         if not surface:
             continue
-        if not shares or (begins[place] and len(words) > 1):
+        if not shares or (begins[index] and len(words) > 1):
             shares.append([])
-        shares[-1].append(_Share(place))
+        shares[-1].append(_Share(index))
     if len(shares) == len(words):
         return _zipped(words, _blanks(hypothesis.text, words), shares)
-    return [(surface, begins[place], [_Share(place)]) for place, surface in enumerate(surfaces) if surface]
+    return [(surface, begins[index], [_Share(index)]) for index, surface in enumerate(surfaces) if surface]
 
 
 def _zipped(
-    words: Sequence[str], blanks: Sequence[bool], shares: Sequence[list[_Share]]
+    words: Sequence[str], spaces: Sequence[bool], shares: Sequence[list[_Share]]
 ) -> list[tuple[str, bool, list[_Share]]]:
-    return [group for group in zip(words, blanks, shares, strict=True) if group[2]]
+    return [group for group in zip(words, spaces, shares, strict=True) if group[2]]
 
 
 def _shared(words: Sequence[str], surfaces: Sequence[str]) -> list[list[_Share]]:
     """The tokens of each word. A token that spans several words is divided between them by number of letters."""
-    letters = ((place, letter) for place, surface in enumerate(surfaces) for letter in range(len(surface)))
+    letters = ((index, letter) for index, surface in enumerate(surfaces) for letter in range(len(surface)))
     shares = []
     for word in words:
         runs = itertools.groupby(itertools.islice(letters, len(word)), key=lambda letter: letter[0])
-        taken = [(place, [letter for _, letter in run]) for place, run in runs]
+        taken = [(index, [letter for _, letter in run]) for index, run in runs]
         shares.append(
-            [_Share(place, run[0] / len(surfaces[place]), (run[-1] + 1) / len(surfaces[place])) for place, run in taken]
+            [_Share(index, run[0] / len(surfaces[index]), (run[-1] + 1) / len(surfaces[index])) for index, run in taken]
         )
     return shares
 
 
 def _blanks(text: str, words: Sequence[str]) -> list[bool]:
     """Whether the text has a space before each of its words."""
-    blanks, position = [], 0
+    spaces, position = [], 0
     for word in words:
         found = text.find(word, position)
-        blanks.append(found <= 0 or text[found - 1].isspace())
+        spaces.append(found <= 0 or text[found - 1].isspace())
         position = max(position, found + len(word))
-    return blanks
+    return spaces
 
 
 def _begins(tokens: Sequence[str], space: str) -> list[bool]:
@@ -126,7 +126,7 @@ def _begins(tokens: Sequence[str], space: str) -> list[bool]:
     if not any(token == space or token.startswith(WORD_BEGIN) for token in tokens):
         return [True] * len(tokens)
     before = [space, *tokens]
-    return [before[place] in (space, WORD_BEGIN) or token.startswith(WORD_BEGIN) for place, token in enumerate(tokens)]
+    return [before[index] in (space, WORD_BEGIN) or token.startswith(WORD_BEGIN) for index, token in enumerate(tokens)]
 
 
 def _within(times: tuple[float, float], share: float) -> float:

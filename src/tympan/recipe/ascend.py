@@ -34,13 +34,13 @@ class TestRun:
 
 def read_training(directory: Path) -> tuple[float, list[float], str]:
     """Iterations per second without warm-up, logged losses, and device of an experiment."""
-    place = directory / "manifest.json"
-    if not place.is_file():
-        raise UserError(f"{place} is missing: training did not finish in {directory} (run --stage train).")
-    manifest = json.loads(place.read_text(encoding="utf-8"))
+    path = directory / "manifest.json"
+    if not path.is_file():
+        raise UserError(f"{path} is missing: training did not finish in {directory} (run --stage train).")
+    manifest = json.loads(path.read_text(encoding="utf-8"))
     epochs = [stats["train"] for _, stats in sorted(manifest.get("epochs", {}).items(), key=lambda item: int(item[0]))]
     if not epochs:
-        raise UserError(f"{place}: no epoch finished in {directory}.")
+        raise UserError(f"{path}: no epoch finished in {directory}.")
     steady = epochs[1:] or epochs  # the first epoch includes warm-up: caches, compilation
     seconds_a_step = sum(stats["train_time"] for stats in steady) / len(steady)
     log = (directory / "train.log").read_text(encoding="utf-8")

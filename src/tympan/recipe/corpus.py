@@ -160,13 +160,13 @@ def download_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
     data, url = Path(options.data), options.data_url or corpus.url
     steps = []
     for archive in corpus.archives:
-        place = data / archive.file
+        path = data / archive.file
         found = partial(_found, archive, data)
-        download = partial(fetch, join_url(url, archive.file), place)
+        download = partial(fetch, join_url(url, archive.file), path)
         unpack = partial(archive.unpack_in, data, nj=options.jobs)
         steps += [
-            Step(f"download {archive.name}", download, makes=[place], found=found),
-            Step(f"unpack {archive.name}", unpack, needs=[place], makes=[data / archive.makes], found=found),
+            Step(f"download {archive.name}", download, makes=[path], found=found),
+            Step(f"unpack {archive.name}", unpack, needs=[path], makes=[data / archive.makes], found=found),
         ]
     return steps
 
@@ -207,7 +207,7 @@ def describe_archives(corpus: Corpus, options: RecipeOptions, *, start: int) -> 
     """Lines for `--check`: where the corpus comes from, and what is present."""
     data = Path(options.data)
     if not corpus.archives:
-        return [str(place) for place in dict.fromkeys(source.parent for source in corpus.sources(data))]
+        return [str(path) for path in dict.fromkeys(source.parent for source in corpus.sources(data))]
     found = sorted(data.glob("*.tgz")) + sorted(data.glob("*.tar.gz"))
     lines = [f"{path}: {in_bytes(path.stat().st_size)}" for path in found]
     lines += [f"{archive.name}: unpacked in {data}" for archive in corpus.archives if archive.is_found(data)]

@@ -40,26 +40,26 @@ lm_config: ""
 def own_corpus(options: RecipeOptions) -> Corpus:
     """The corpus of --train_dir, --dev_dir and --test_dir."""
     given = {"train": options.train_dir, "dev": options.dev_dir}
-    missing = [f"--{name}_dir" for name, place in given.items() if not place]
+    missing = [f"--{name}_dir" for name, path in given.items() if not path]
     if missing:
         wanted = " and ".join(missing)
         raise UserError(f"corpus 'custom' needs {wanted}: a Kaldi-style data directory with wav.scp, text and utt2spk.")
-    for place in options.test_dir:
-        name = Path(place).name
+    for path in options.test_dir:
+        name = Path(path).name
         name = f"{name}_test" if name in ("train", "dev") else name
         if name in given:
             raise UserError(
-                f"--test_dir {given[name]} and {place}: both are named '{name}', so one would overwrite the "
+                f"--test_dir {given[name]} and {path}: both are named '{name}', so one would overwrite the "
                 "results of the other."
             )
-        given[name] = place
-    places = {name: Path(place) for name, place in given.items()}
+        given[name] = path
+    paths = {name: Path(path) for name, path in given.items()}
     return Corpus(
         name="custom",
-        tests=tuple(name for name in places if name not in ("train", "dev")),
-        segmented=frozenset(name for name, place in places.items() if (place / "segments").exists()),
-        sources=lambda data: [file for place in places.values() for file in data_files(place)],
-        prepare=lambda data: {name: _read_with_text(place) for name, place in places.items()},
+        tests=tuple(name for name in paths if name not in ("train", "dev")),
+        segmented=frozenset(name for name, path in paths.items() if (path / "segments").exists()),
+        sources=lambda data: [file for path in paths.values() for file in data_files(path)],
+        prepare=lambda data: {name: _read_with_text(path) for name, path in paths.items()},
         check=partial(_require_directories, options),
     )
 
@@ -67,26 +67,24 @@ def own_corpus(options: RecipeOptions) -> Corpus:
 def _require_directories(options: RecipeOptions) -> None:
     """Check that the data directories exist and have the files that a recipe needs."""
     mistakes = []
-    for name, places in (("train", [options.train_dir]), ("dev", [options.dev_dir]), ("test", options.test_dir)):
-        for place in places:
-            lacking = [file for file in ("wav.scp", *LABELS) if not Path(place, file).is_file()]
-            if not Path(place).is_dir():
-                mistakes.append(f"--{name}_dir: there is no directory {place}")
+    for name, paths in (("train", [options.train_dir]), ("dev", [options.dev_dir]), ("test", options.test_dir)):
+        for path in paths:
+            lacking = [file for file in ("wav.scp", *LABELS) if not Path(path, file).is_file()]
+            if not Path(path).is_dir():
+                mistakes.append(f"--{name}_dir: there is no directory {path}")
             elif lacking:
-                mistakes.append(
-                    f"--{name}_dir: {place} has no {', '.join(lacking)}; docs/data.md describes these files"
-                )
+                mistakes.append(f"--{name}_dir: {path} has no {', '.join(lacking)}; docs/data.md describes these files")
     if mistakes:
         raise UserError("\n".join(mistakes))
 
 
-def _read_with_text(place: Path) -> DataDir:
-    directory = DataDir.read(place)
+def _read_with_text(path: Path) -> DataDir:
+    directory = DataDir.read(path)
     without = [utterance for utterance in directory.utterances if not directory.text.get(utterance)]
     if without:
         raise UserError(
-            f"{place / 'text'}: {len(without)} utterances have no text, the first is '{without[0]}'. "
-            f"`tympan validate_data {place}` lists every fault, `tympan fix_data {place}` drops such utterances."
+            f"{path / 'text'}: {len(without)} utterances have no text, the first is '{without[0]}'. "
+            f"`tympan validate_data {path}` lists every fault, `tympan fix_data {path}` drops such utterances."
         )
     return directory
 
@@ -116,7 +114,7 @@ def new_recipe(options: NewOptions) -> None:
     values: dict[str, object] = {
         "train_dir": options.train_dir.resolve(),
         "dev_dir": options.dev_dir.resolve(),
-        "test_dir": [str(place.resolve()) for place in options.test_dir],
+        "test_dir": [str(path.resolve()) for path in options.test_dir],
         "token_type": options.token_type or "char",
         "nbpe": options.nbpe,
         "ngpu": options.ngpu,

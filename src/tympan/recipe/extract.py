@@ -81,16 +81,16 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path,
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts or "\\" in member.name or (name.parts and ":" in name.parts[0]):
         raise UserError(f"{archive}: member '{member.name}' points outside the target directory; nothing was unpacked.")
-    place = scratch.joinpath(*name.parts)
+    path = scratch.joinpath(*name.parts)
     if member.isdir():
-        place.mkdir(parents=True, exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
     elif member.isreg():
-        place.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         content = tar.extractfile(member)
         assert content is not None
-        with place.open("wb") as output:
+        with path.open("wb") as output:
             shutil.copyfileobj(content, output, 1 << 20)
-        if place.stat().st_size != member.size:
+        if path.stat().st_size != member.size:
             raise UserError(_damaged(archive, f"'{member.name}' is shorter than its header says"))
     else:
         kind = "a link" if member.issym() or member.islnk() else "a device or pipe"
@@ -100,24 +100,24 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path,
         )
 
 
-def _move(source: Path, place: Path) -> None:
+def _move(source: Path, path: Path) -> None:
     if not source.is_dir():
-        if place.is_dir():
+        if path.is_dir():
             raise UserError(
-                f"{place} is a directory, but the archive has a file with that name. Move it away and run the "
+                f"{path} is a directory, but the archive has a file with that name. Move it away and run the "
                 "command again."
             )
-        os.replace(source, place)
+        os.replace(source, path)
         return
     try:
-        os.rename(source, place)  # atomic if nothing is there yet
+        os.rename(source, path)  # atomic if nothing is there yet
     except OSError as error:
-        if not place.is_dir():
+        if not path.is_dir():
             raise UserError(
-                f"{place} blocks a directory of the archive ({error.strerror}). Move it away and run the command again."
+                f"{path} blocks a directory of the archive ({error.strerror}). Move it away and run the command again."
             ) from error
         for child in sorted(source.iterdir()):
-            _move(child, place / child.name)
+            _move(child, path / child.name)
 
 
 def _damaged(archive: Path, how: str) -> str:

@@ -232,8 +232,8 @@ class StoredFeatures(FeatureSource):
     def _write_lengths(self, name: str) -> None:
         dump = self.options.dump_dir(name)
         frames = {utterance: int(count) for utterance, count in read_table(dump / "utt2num_frames").items()}
-        texts, places = read_table(DATA / name / "text"), read_table(dump / "feats.scp")
-        dim = _dimension(places)
+        texts, feats = read_table(DATA / name / "text"), read_table(dump / "feats.scp")
+        dim = _dimension(feats)
         vocabulary, tokenizer = read_token_list(self.tokens.token_list), self.tokens.tokenizer()
         tokens = {utterance: tokenizer.text2tokens(texts[utterance]) for utterance in frames}
         speech_shape, text_shape = self._shape_files(name)
@@ -245,7 +245,7 @@ class StoredFeatures(FeatureSource):
         speakers = read_table(DATA / name / "utt2spk")
         entries = {
             utterance: {
-                "input": [{"name": "input1", "feat": places[utterance], "shape": [count, dim]}],
+                "input": [{"name": "input1", "feat": feats[utterance], "shape": [count, dim]}],
                 "output": [
                     {
                         "name": "target1",
@@ -281,10 +281,10 @@ def _cmvn_file(train_set: str) -> Path:
     return FBANK / train_set / "cmvn.ark"
 
 
-def _dimension(places: Mapping[str, str]) -> int:
+def _dimension(feats: Mapping[str, str]) -> int:
     from tympan.data.ark import read_matrix
 
-    return int(read_matrix(next(iter(places.values()))).shape[1])
+    return int(read_matrix(next(iter(feats.values()))).shape[1])
 
 
 def _existing(path: str, option: str) -> Path | None:

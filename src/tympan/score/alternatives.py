@@ -45,20 +45,20 @@ def parse_choices(text: str, split: Callable[[str], list[str]]) -> tuple[Token, 
 def _parse_choice(parts: Sequence[str], split: Callable[[str], list[str]]) -> tuple[Choice, int] | None:
     """The choice whose opening brace precedes `parts`, and the number of parts it takes with its closing brace."""
     ways: list[list[Token]] = [[]]
-    place = 0
-    while place < len(parts):
-        part = parts[place]
-        place += 1
+    index = 0
+    while index < len(parts):
+        part = parts[index]
+        index += 1
         if part == "}":
-            return Choice(tuple(map(tuple, ways))), place
+            return Choice(tuple(map(tuple, ways))), index
         if part == "/":
             ways.append([])
         elif part == "{":
-            found = _parse_choice(parts[place:], split)
+            found = _parse_choice(parts[index:], split)
             if found is None:
                 return None
             ways[-1].append(found[0])
-            place += found[1]
+            index += found[1]
         else:
             ways[-1] += _tokens(part, split)
     return None
@@ -84,7 +84,7 @@ def align_choices(ref: Sequence[Token], hyp: Sequence[Token], same: Callable[[st
         for b, hyp_arc in enumerate(hyp_arcs):
             if a or b:
                 cells[a, b] = _best(cells, a, b, ref_arc, hyp_arc, same)
-    at = min(((a, b) for a in ref_ends for b in hyp_ends), key=lambda place: cells[place].cost)
+    at = min(((a, b) for a in ref_ends for b in hyp_ends), key=lambda index: cells[index].cost)
     steps: list[Step] = []
     while at != (0, 0):
         back = cells[at].back

@@ -75,7 +75,7 @@ def _check_speakers(path: Path | None, unknown: Sequence[str], utterances: int) 
         )
 
 
-def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *, option: str) -> None:
+def check_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *, option: str) -> None:
     """Check before anything is read that no output would overwrite an input."""
     given = [path for path in inputs if path is not None and path.exists()]
     lost = [path for path in outputs if path.exists() and any(path.samefile(other) for other in given)]
@@ -83,7 +83,7 @@ def refuse_overwriting(outputs: Iterable[Path], inputs: Iterable[Path | None], *
         raise UserError(f"{', '.join(map(str, lost))}: this input file would be overwritten; choose another {option}")
 
 
-def telling_names(paths: Sequence[Path]) -> list[str]:
+def short_names(paths: Sequence[Path]) -> list[str]:
     """A short name for each file that distinguishes it from the others: exp/a/text and exp/b/text are 'a' and 'b'."""
     names = [_own_name(path) for path in paths]
     if len(set(names)) == len(names):

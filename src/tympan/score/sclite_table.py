@@ -151,8 +151,8 @@ def _barred(cells: Cells, bar: str) -> str:
 
 def _centred(text: str, width: int) -> str:
     """Center the text; an odd space goes to the right."""
-    blanks = max(0, width - _width(text))
-    return " " * (blanks // 2) + text + " " * (blanks - blanks // 2)
+    spaces = max(0, width - _width(text))
+    return " " * (spaces // 2) + text + " " * (spaces - spaces // 2)
 
 
 def _width(text: str) -> int:
