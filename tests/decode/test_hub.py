@@ -44,7 +44,7 @@ with serving() as hub:
 """
 
 
-def test_a_folder_goes_to_the_hub_and_comes_back_by_name(golden: Path, tmp_path: Path) -> None:
+def test_a_folder_is_uploaded_to_the_hub_and_loaded_by_name(golden: Path, tmp_path: Path) -> None:
     pytest.importorskip("huggingface_hub")
     model, wav = golden / "espnet2" / "transformer", golden / "espnet2" / "an4_trained" / "wav" / "an253-fash-b.wav"
     settings = {"HF_HOME": str(tmp_path), "HF_TOKEN": "hf_test", "HF_HUB_DISABLE_XET": "1"}

@@ -41,7 +41,7 @@ def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     assert Journal(path, {"beam_size": 20, "dtype": "float32"}, resume=False).done == {}
 
 
-def test_a_decode_without_any_result_is_not_in_the_way(tmp_path: Path) -> None:
+def test_a_decode_without_results_can_be_replaced(tmp_path: Path) -> None:
     path = tmp_path / "out" / "logdir" / "results.jsonl"
     with Journal(path, {"beam_size": 10}) as journal:
         journal.add([Result("a", error="broken")])
@@ -84,7 +84,7 @@ def test_a_kill_before_the_first_line_was_whole(tmp_path: Path) -> None:
     assert list(Journal(path, {"beam_size": 1}).done) == ["a"]
 
 
-def test_results_of_another_recording_are_forgotten(tmp_path: Path) -> None:
+def test_results_of_another_recording_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     with Journal(path, {}) as journal:
         journal.add([replace(result(name, "X"), origin=f"{name}.wav 9 1") for name in "abc"] + [result("old", "Y")])

@@ -171,7 +171,7 @@ def test_an_end_in_the_last_step_counts_twice_for_the_length() -> None:
     assert rank([short, long], is_length_normalized=True) == [long, short]
 
 
-def test_end_is_detected_after_three_hopeless_lengths() -> None:
+def test_end_is_detected_after_three_poor_lengths() -> None:
     def ended(tokens: int, score: float) -> Ended:
         return Ended(token_ids=(1,) * tokens, score=score, scores={})
 

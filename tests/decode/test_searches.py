@@ -144,7 +144,7 @@ def test_a_search_of_the_users_own(folder: Path) -> None:
         ({"search": "lexicon"}, "search lexicon needs a model whose tokens are phones"),
     ],
 )
-def test_searches_that_can_not_be_are_named(folder: Path, options: dict[str, Any], message: str) -> None:
+def test_invalid_searches_are_reported(folder: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         Recognizer.from_pretrained(folder, **options)
 

@@ -36,7 +36,7 @@ def recipe(tmp_path: Path) -> FeatureRecipe:
     return FeatureRecipe(tmp_path / "features.yaml")
 
 
-def test_features_are_normalised_and_without_chance(recipe: FeatureRecipe) -> None:
+def test_features_are_normalized_and_deterministic(recipe: FeatureRecipe) -> None:
     features = recipe(SAMPLES)
     assert features.shape == (98, 60)
     np.testing.assert_array_equal(features, recipe(SAMPLES))

@@ -67,7 +67,7 @@ def test_a_full_disk_does_not_fill_the_console_with_tracebacks(capfd: pytest.Cap
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_tensorboard_forgets_what_comes_again(tmp_path: Path) -> None:
+def test_tensorboard_drops_points_that_are_written_again(tmp_path: Path) -> None:
     """Trained to batch 6, resumed at batch 4: each point occurs once."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 

@@ -252,7 +252,7 @@ def test_transcribe_prints_the_text(
         (["--penalty", "nan"], "--penalty: must be a finite number, found nan"),
     ],
 )
-def test_options_of_transcribe_that_can_not_be(
+def test_invalid_options_of_transcribe(
     packed: Path, an4: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(transcribe.main, [str(packed), f"{an4}/wav/an253-fash-b.wav", *arguments]) == 2

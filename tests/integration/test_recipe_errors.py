@@ -66,7 +66,7 @@ def test_wrong_checkpoints_and_directories_are_reported_before_any_work(workplac
     assert "--test_dir a/test and b/test: both are named 'test'" in message
 
 
-def test_half_a_corpus_and_its_remedy(workplace: Path) -> None:
+def test_an_incomplete_corpus_and_its_remedy(workplace: Path) -> None:
     aishell(workplace, *DATA_ONLY)
     wavs = workplace / "downloads" / "data_aishell" / "wav"
     shutil.rmtree(wavs / "train" / "S0002")
@@ -90,7 +90,7 @@ def test_another_data_directory_does_not_count_as_an_edited_file(workplace: Path
     assert not (workplace / ".tympan" / "changed").exists(), "an archive is nothing that somebody edited"
 
 
-def test_other_audio_under_old_names_is_noticed(workplace: Path) -> None:
+def test_changed_audio_under_the_same_name_is_detected(workplace: Path) -> None:
     import soundfile
 
     aishell(workplace, "--stage", "-1", "--stop_stage", "2")

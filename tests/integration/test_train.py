@@ -231,7 +231,7 @@ def test_averaging_by_hand(finished: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_handful_of_utterances_is_learned_by_heart(beeps: Path, tmp_path: Path) -> None:
+def test_a_few_utterances_are_memorized(beeps: Path, tmp_path: Path) -> None:
     corpus = beeps.parent
     memory = ("--valid_data_path_and_name_and_type", f"{corpus}/train/wav.scp,speech,sound",
               "--valid_data_path_and_name_and_type", f"{corpus}/train/text,text,text")  # fmt: skip

@@ -46,7 +46,7 @@ def test_data_directories(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert (tmp_path / "data" / "dev" / "spk2utt").read_text() == "S0003 BAC009S0003W0001 BAC009S0003W0002\n"
 
 
-def test_half_a_corpus(tmp_path: Path) -> None:
+def test_an_incomplete_corpus(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has 'train', but training needs 'train' and 'dev'"):
         write_sets(AISHELL, make_corpus(tmp_path, ("train",)), tmp_path / "data")
 
@@ -81,7 +81,7 @@ def test_recognises_what_was_unpacked(tmp_path: Path) -> None:
     assert not aishell.is_extracted("data_aishell", corpus), "a speaker is still packed"
 
 
-def test_a_killed_merge_is_begun_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_killed_merge_starts_from_scratch(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unpacking over existing files moves one speaker at a time: some speakers do not mean that it is complete."""
     import tarfile
 

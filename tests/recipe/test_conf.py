@@ -35,7 +35,7 @@ def resolved(schema: type[Any], *files: Path) -> str:
         (LmTrainConfig, "lm.yaml", "train_lm.yaml"),
     ],
 )
-def test_twins_mean_the_same(schema: type[Any], espnet1: str, espnet2: str) -> None:
+def test_espnet1_and_espnet2_files_are_equal(schema: type[Any], espnet1: str, espnet2: str) -> None:
     # The SpecAugment file is the second of two.
     before = [CONF / "train.yaml"] if espnet1 == "specaug.yaml" else []
     assert resolved(schema, *before, CONF / espnet1) == resolved(schema, *before, CONF / "espnet2" / espnet2)
@@ -70,7 +70,7 @@ def test_conformer_is_the_published_one() -> None:
     ],
     ids=lambda path: str(path.relative_to(ROOT)),
 )
-def test_recognisers_parse(path: Path) -> None:
+def test_recognizer_configurations_parse(path: Path) -> None:
     resolved(AsrTrainConfig, path)
 
 

@@ -39,12 +39,14 @@ def running(code: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ("raise SystemExit(1)", "exited with code 1"),
     ],
 )
-def test_fates(code: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_failures_of_commands_are_reported(
+    code: str, message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=message):
         running(code, monkeypatch, tmp_path)
 
 
-def test_requeue_code_is_handed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_requeue_code_is_passed_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         running(f"raise SystemExit({EXIT_REQUEUE})", monkeypatch, tmp_path)
     assert caught.value.code == EXIT_REQUEUE

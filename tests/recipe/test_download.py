@@ -86,7 +86,7 @@ def test_broken_connection_is_taken_up_where_it_broke(server: Server, tmp_path: 
     assert server.ranges == [None, "bytes=300000-", "bytes=500000-"]
 
 
-def test_giving_up_keeps_the_half_and_the_next_run_continues(server: Server, tmp_path: Path) -> None:
+def test_a_failed_download_is_kept_and_the_next_run_continues(server: Server, tmp_path: Path) -> None:
     server.break_after = [400_000, 0, 0, 0]
     with pytest.raises(UserError, match=r"interrupted 3 times.*400,000 of 1,024,000 bytes.*again to continue"):
         get(server.url, tmp_path / "data.tgz")

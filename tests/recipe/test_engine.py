@@ -55,7 +55,7 @@ def test_a_second_run_does_nothing(kitchen: Kitchen) -> None:
     assert kitchen.run() == []
 
 
-def test_change_travels_downstream(kitchen: Kitchen) -> None:
+def test_a_change_reruns_later_steps(kitchen: Kitchen) -> None:
     kitchen.run()
     (kitchen.root / "raw").write_text("rye")
     assert kitchen.run() == ["dough", "bread"]

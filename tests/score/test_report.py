@@ -73,7 +73,7 @@ def test_sound_of_any_rate_and_with_nan_can_be_embedded(data_dir: Path, rate: in
     assert utterance["picture"].startswith("data:image/jpeg")
 
 
-def test_an_empty_recording_does_not_cost_the_report(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_empty_recording_does_not_stop_the_report(data_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     soundfile.write(data_dir / "s2-b.wav", np.zeros(0), 16000)
     page = data_dir / "report.html"
     files = [str(data_dir / "text"), str(data_dir / "hyp"), "--data_dir", str(data_dir), "--output", str(page)]
@@ -83,7 +83,7 @@ def test_an_empty_recording_does_not_cost_the_report(data_dir: Path, caplog: pyt
 
 
 @pytest.mark.parametrize("embed", ["true", "false"])
-def test_a_lost_recording_does_not_cost_the_report(
+def test_a_lost_recording_does_not_stop_the_report(
     data_dir: Path, embed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data_dir / "s2-b.wav").unlink()

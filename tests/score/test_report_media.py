@@ -42,7 +42,7 @@ def reported(data_dir: Path, *options: str) -> list[dict]:
     return page_data(page)["utterances"]
 
 
-def test_an_utterance_that_wav_scp_lacks_does_not_cost_the_report(
+def test_an_utterance_that_wav_scp_lacks_does_not_stop_the_report(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data_dir / "wav.scp").write_text(f"s1-a {data_dir}/s1-a.wav\n")
@@ -50,7 +50,7 @@ def test_an_utterance_that_wav_scp_lacks_does_not_cost_the_report(
     assert f"{data_dir}: no audio for 2 of 3 utterances: s2-b, s3-c" in caplog.text
 
 
-def test_a_segment_of_a_recording_that_wav_scp_lacks_does_not_cost_the_report(
+def test_a_segment_of_a_recording_that_wav_scp_lacks_does_not_stop_the_report(
     data_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (data_dir / "segments").write_text("s1-a s1-a 0 0.2\ns2-b lost 0 0.2\ns3-c s1-a 0.2 -1\n")

@@ -82,7 +82,7 @@ def test_a_click_on_an_error_lists_what_it_counts(tmp_path: Path, case_sensitive
         ("mixed", "characters and words", "units"),
     ],
 )
-def test_what_is_counted_has_a_name(tmp_path: Path, unit: Unit, noun: str, heading: str) -> None:
+def test_units_are_named_on_the_page(tmp_path: Path, unit: Unit, noun: str, heading: str) -> None:
     page = tmp_path / "report.html"
     write_report(page, [scored({"s1-1": "a b"}, {"s1-1": "c"})], unit=unit, title="units")
     script = """seen.push($("subtitle").textContent);

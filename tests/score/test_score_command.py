@@ -37,7 +37,7 @@ def test_characters_of_kaldi_text(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "0.00 %, -22.22 points" in printed
 
 
-def test_mistakes_are_kind(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_reported_with_hints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("a x\n")
     assert cli(["score", str(tmp_path / "text"), str(tmp_path / "nothing")]) == 2
     assert "nothing: no such file" in capsys.readouterr().err
