@@ -1,11 +1,11 @@
-"""Try every configuration of a checkout of ESPnet: which are read, which build a model, which train a step.
+"""Check every recipe configuration of a checkout of ESPnet: which are parsed, build a model, and train one step.
 
 usage: python benchmarks/compat.py ESPNET [--only TEXT] [--expect] [--verbose]
 
 ESPNET is a checkout of ESPnet's repository; nothing of it is copied. Its recipes' files are read as `asr_train`,
 `lm_train`, `asr_inference` and `convert_config` read them, with the options that its `asr.sh` adds (token list,
-statistics). Models are built with their sizes reduced and trained for one step on noise. What worked before is listed
-in compat_expected.txt: a file that does less than that is an error. `--expect` writes the list again.
+statistics). Models are built with reduced sizes and trained for one step on noise. compat_expected.txt lists the
+expected result of each file; a worse result is an error. `--expect` writes the list again.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from tympan.training.schedulers import build_scheduler
 
 EXPECTED = Path(__file__).with_name("compat_expected.txt")
 TOKENS = ["<blank>", "<unk>", *"abcdefghijklmnopqrstuvwxy", "<space>", "<sos/eos>"]
-STATES = ("refused", "parsed", "built", "trained")
-"""How far a file comes. Decoding files and ESPnet1's can only be parsed."""
+STATES = ("rejected", "parsed", "built", "trained")
+"""Results of a file, in increasing order. Decoding files and ESPnet1's files are only parsed."""
 SMALL = {"num_blocks": 2, "num_layers": 2, "nlayers": 1, "layer": 2, "linear_units": 32, "cgmlp_linear_units": 32,
          "hidden_size": 16, "unit": 16, "att_unit": 16, "embed_unit": 16, "multi_blocks": 1}  # fmt: skip
 """The largest value of each size of a part."""
@@ -51,7 +51,7 @@ SMALL = {"num_blocks": 2, "num_layers": 2, "nlayers": 1, "layer": 2, "linear_uni
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one file. `reasons` are the messages where it was refused, without file and line."""
+    """The result of one file. `reasons` are the error messages if it was rejected, without file and line."""
 
     path: str
     kind: str
@@ -65,8 +65,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("espnet", type=Path, help="checkout of ESPnet's repository")
     parser.add_argument("--only", default="", help="only files whose path contains this")
-    parser.add_argument("--expect", action="store_true", help="write what was found to compat_expected.txt")
-    parser.add_argument("--verbose", action="store_true", help="print every refused file with its messages")
+    parser.add_argument("--expect", action="store_true", help="write the results to compat_expected.txt")
+    parser.add_argument("--verbose", action="store_true", help="print every rejected file with its messages")
     options = parser.parse_args()
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
@@ -77,14 +77,14 @@ def main() -> int:
         raise SystemExit(f"{options.espnet}: no recipe configurations (egs2/*/asr1/conf/*.yaml) were found")
     report(outcomes, is_verbose=options.verbose)
     if options.expect:
-        lines = [f"{item.state} {item.path}\n" for item in outcomes if item.state != "refused"]
+        lines = [f"{item.state} {item.path}\n" for item in outcomes if item.state != "rejected"]
         EXPECTED.write_text("".join(lines), encoding="utf-8")
         return 0
     return check(outcomes)
 
 
 def configurations(root: Path) -> Iterator[tuple[str, str]]:
-    """(path, kind) of every file of ASR recipes, links left out so that each is counted once."""
+    """(path, kind) of every file of ASR recipes; links are skipped, so that each file is counted once."""
     for path in sorted([*root.glob("egs2/*/asr1/conf/**/*.y*ml"), *root.glob("egs/*/asr*/conf/**/*.y*ml")]):
         if path.is_symlink() or not path.is_file():
             continue
@@ -117,8 +117,8 @@ def espnet1_kind(name: str, keys: set[str]) -> str | None:
 
 
 def tried(root: Path, path: str, kind: str) -> Outcome:
-    """Read, build and train, as far as it goes."""
-    state, keys = "refused", 0
+    """Parse, build and train, until a step fails."""
+    state, keys = "rejected", 0
     try:
         with contextlib.redirect_stderr(io.StringIO()):
             if kind.startswith("ESPnet1"):
@@ -137,7 +137,7 @@ def tried(root: Path, path: str, kind: str) -> Outcome:
         return Outcome(path, kind, "trained", keys)
     except UserError as error:
         return Outcome(path, kind, state, keys, messages_of(error))
-    except Exception as error:  # what no message was made for
+    except Exception as error:  # an error without a message for users
         return Outcome(path, kind, state, keys, (f"{type(error).__name__}: {error}",))
 
 
@@ -145,7 +145,7 @@ DECODING = {"output_dir": "decode", "data_path_and_name_and_type": ["wav.scp,spe
 
 
 def parse_training(schema: type[Any], path: Path) -> Any:
-    """With what `asr.sh` adds to the file."""
+    """Parse the file with the options that `asr.sh` adds."""
     added: dict[str, Any] = {"token_list": TOKENS, "bpemodel": "bpe.model"}
     given = read_layer(path, RULES).values
     if given.get("normalize") == "global_mvn":
@@ -154,11 +154,11 @@ def parse_training(schema: type[Any], path: Path) -> Any:
 
 
 def parse_espnet1(path: Path) -> None:
-    """As convert_config, and then as the command that takes the result."""
+    """Translate the file as convert_config does, then parse the result as the command does."""
     document = read_yaml(path)
     translation = translation_of(document) if isinstance(document.value, dict) else None
     if translation is None:
-        raise UserError("is not recognised as ESPnet1's")
+        raise UserError("is not recognized as ESPnet1's")
     found = translation.document.value
     schema = DecodeOptions if "beam_size" in found else LmTrainConfig if "lm" in found else AsrTrainConfig
     if schema is DecodeOptions:
@@ -175,7 +175,7 @@ def parse(schema: type[Any], path: Path, rules: Rules, added: Mapping[str, Any])
 
 
 def count_keys(path: Path, config: Any) -> int:
-    """How many keys of the file stand in the configuration with their value. UserError if one has another value."""
+    """Number of keys of the file that have the same value in the configuration. UserError if a value differs."""
     found = 0
     for name, value in read_yaml(path).value.items():
         resolved = getattr(config, name, None)
@@ -190,7 +190,7 @@ def count_keys(path: Path, config: Any) -> int:
 
 
 def is_same(written: Any, read: Any) -> bool:
-    """Whether a value of YAML became this one: `1e-3` is text to YAML, a lone value may become a list of one."""
+    """Whether two values are equal: `1e-3` is text in YAML, and a single value may become a list of one."""
     if isinstance(read, (list, tuple)):
         items = written if isinstance(written, list) else [written]
         return len(items) == len(read) and all(is_same(*pair) for pair in zip(items, read, strict=True))
@@ -202,7 +202,7 @@ def is_same(written: Any, read: Any) -> bool:
 
 
 def reduced(config: Any) -> Any:
-    """The same model with small sizes: as many heads and branches, but narrow and of few blocks."""
+    """The same model with small sizes: the same number of heads and branches, but narrow layers and few blocks."""
     changed = {}
     for name in ("encoder_conf", "decoder_conf", "lm_conf"):
         conf = dict(getattr(config, name, None) or {})
@@ -215,7 +215,7 @@ def reduced(config: Any) -> Any:
         if conf.get("interctc_layer_idx"):
             conf["interctc_layer_idx"] = [1]
         for key, value in conf.items():
-            # One value for each block.
+            # One value per block.
             if isinstance(value, list) and blocks and len(value) > blocks and key != "interctc_layer_idx":
                 conf[key] = value[:blocks]
         changed[name] = conf
@@ -250,7 +250,7 @@ def train_one_step(model: torch.nn.Module, config: Any) -> None:
 
 
 def messages_of(error: UserError) -> tuple[str, ...]:
-    """The messages without file and line, so that equal ones can be counted."""
+    """The messages without file and line, so that equal messages can be counted."""
     lines = [line.strip() for line in str(error).splitlines()]
     return tuple(
         re.sub(r"^\S+\.ya?ml(:\d+)?: ", "", line) for line in lines if not re.fullmatch(r"|\d+ mistakes:", line)
@@ -276,14 +276,14 @@ def report(outcomes: Sequence[Outcome], *, is_verbose: bool) -> None:
 
 
 def check(outcomes: Sequence[Outcome]) -> int:
-    """1 if a file comes less far than it is expected to."""
+    """1 if the result of a file is worse than expected."""
     expected = dict(reversed(line.split(" ", 1)) for line in EXPECTED.read_text(encoding="utf-8").splitlines())
     worse = [item for item in outcomes if STATES.index(item.state) < STATES.index(expected.get(item.path, STATES[0]))]
     for item in worse:
         print(f"expected {expected[item.path]}, found {item.state}: {item.path}", *item.reasons, sep="\n  ")
     better = sum(STATES.index(item.state) > STATES.index(expected.get(item.path, STATES[0])) for item in outcomes)
     if better:
-        print(f"{better} files come further than {EXPECTED.name} says: write it again with --expect")
+        print(f"{better} files have a better result than in {EXPECTED.name}; update it with --expect")
     return 1 if worse else 0
 
 

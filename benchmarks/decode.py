@@ -2,7 +2,7 @@
 
 The model is the AISHELL recipe's Conformer with random weights (46 M parameters, 4,233 tokens), with a Transformer LM
 of 4 x 256; beam 10, CTC 0.5, LM 0.7, at most 20 tokens; ten utterances of 3 to 10 s. The second table: a 4-gram at 0.3.
-Claim ratios of one quiet run alone: `--cpu_time true` is less disturbed by other programs (with one thread).
+Compare only ratios of one run on an idle machine. `--cpu_time true` (with one thread) depends less on other programs.
 
 usage: python benchmarks/decode.py [--threads 2] [--batches 1,2,5,10] [--ngram_file 4gram.arpa] [--repeats 3]
 """

@@ -2,8 +2,8 @@
 
 python benchmarks/features.py [--seconds N] [--data_dir DIR] [--repeats N]
 
-Without --data_dir the audio is synthetic (voiced and unvoiced stretches). CPU seconds of one process are counted, the
-best of the repeats; Kaldi's own tools, for comparison, were measured on the same kind of machine (docs/data.md).
+Without --data_dir the audio is synthetic (voiced and unvoiced segments). The time is the CPU time of one process, the
+best of the repeats. Kaldi's tools were measured on the same kind of machine (docs/data.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-        os.environ[name] = "1"  # before numpy is imported: one core is what is measured
+        os.environ[name] = "1"  # before numpy is imported, so that only one core is used
     recordings = read_recordings(args.data_dir, args.seconds) if args.data_dir else make_recordings(args.seconds)
     seconds = sum(map(len, recordings)) / RATE
     print(f"{len(recordings)} recordings, {seconds:.0f} s of audio, {seconds / len(recordings):.1f} s each\n")
@@ -98,7 +98,7 @@ def read_recordings(directory: Path, seconds: float) -> list[np.ndarray]:
 
 
 def make_recordings(seconds: float) -> list[np.ndarray]:
-    """Ten-second recordings: a gliding tone with harmonics, then noise, by turns of 0.3 s."""
+    """Ten-second recordings: a gliding tone with harmonics and noise, alternating every 0.3 s."""
     import numpy as np
 
     rng = np.random.default_rng(0)

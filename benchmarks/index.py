@@ -26,7 +26,9 @@ from tympan.data.shapes import Shapes, read_shapes
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--utterances", type=int, default=1_000_000)
-    parser.add_argument("--dir", type=Path, default=None, help="keep the files here (default: a temporary folder)")
+    parser.add_argument(
+        "--dir", type=Path, default=None, help="directory for the files (default: a temporary directory)"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = args.dir or Path(temporary)
@@ -43,7 +45,7 @@ def main() -> None:
 class Cost:
     seconds: float
     peak_mb: float
-    """By how much the peak grows, pages of mapped files included."""
+    """Increase of the peak memory, including pages of mapped files."""
     own_mb: float
     """Memory that only this process uses: the cost of one more worker."""
 

@@ -1,10 +1,10 @@
-"""N-grams: time and memory of estimation, and speed of batched scoring beside KenLM's.
+"""N-grams: time and memory of estimation, and speed of batched scoring compared with KenLM.
 
     python benchmarks/ngram.py estimate [--tokens 12500000]
     python benchmarks/ngram.py score MODEL.arpa
 
 Published for the original (KenLM's `lmplz -o 4` on 12.5 M characters of Chinese, 7.7 M different 4-grams): 18 CPU
-seconds, 1.2 GB. lmplz is not on PyPI, so that it is not run here.
+seconds, 1.2 GB. lmplz is not on PyPI, so it is not run here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     estimate = commands.add_parser("estimate")
     estimate.add_argument("--tokens", type=int, default=12_500_000)
     estimate.add_argument("--memory", default="256M")
-    estimate.add_argument("--keep", type=Path, help="keep text and model in this folder")
+    estimate.add_argument("--keep", type=Path, help="directory for text and model")
     score = commands.add_parser("score")
     score.add_argument("model", type=Path, help="ARPA file")
     score.add_argument("--beams", type=int, default=100)
@@ -55,8 +55,8 @@ def run_estimate(tokens: int, memory: str, keep: Path | None) -> None:
 
 
 def write_text(path: Path, tokens: int, *, words: int = 1514, seed: int = 1) -> None:
-    """Sentences of about 29 characters, about as repetitive as Chinese text is: each character follows from the one or
-    two before it, or is drawn at random."""
+    """Sentences of about 29 characters, about as repetitive as Chinese text: each character depends on the one or
+    two characters before it, or is drawn at random."""
     rng = np.random.default_rng(seed)
     drawn = np.minimum(rng.zipf(1.25, tokens) - 1, 10**6) % words
     choice = rng.random(tokens)

@@ -24,12 +24,12 @@ import numpy as np
 
 TYPES = ("unsorted", "sorted", "folded", "length", "numel")
 EVERY = 31
-"""One of so many cases of short corpora goes into the golden file."""
+"""Every n-th case of short corpora is written to the golden file."""
 Case = dict[str, Any]
 
 
 def cases() -> Iterator[Case]:
-    """Lengths that do and do not agree with their texts, and options that matter."""
+    """Lengths that are correlated with those of the texts or not, and the options to compare."""
     for number, (kind, count, spread) in enumerate(itertools.product(TYPES, (1, 7, 40, 150), ("linked", "free"))):
         rng = np.random.default_rng(number)
         speech = rng.integers(100, 900, count)
@@ -50,7 +50,7 @@ def cases() -> Iterator[Case]:
 
 
 def espnet_batches(case: Case, directory: Path) -> list[list[int]] | None:
-    """What ESPnet2 makes of it; None where it stops with an error."""
+    """ESPnet2's batches; None if it stops with an error."""
     from espnet2.samplers.build_batch_sampler import build_batch_sampler
 
     files = []
@@ -92,7 +92,7 @@ def tympan_batches(case: Case) -> list[list[int]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", type=Path, help="ESPnet's virtual environment")
-    parser.add_argument("--golden", type=Path, help="where to write a sample")
+    parser.add_argument("--golden", type=Path, help="file for a sample of the batches")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside is not None:
@@ -113,7 +113,7 @@ def main() -> int:
         failed[kind] += batches is None
         same[kind] += batches is not None and tympan_batches(case) == batches
     for kind in TYPES:
-        print(f"{kind}: {same[kind]} of {total[kind] - failed[kind]} equal; ESPnet2 stops in {failed[kind]} more")
+        print(f"{kind}: {same[kind]} of {total[kind] - failed[kind]} equal; ESPnet2 fails in {failed[kind]} more")
     if options.golden is not None:
         pairs = [{**case, "batches": batches} for case, batches in zip(cases(), expected, strict=True) if batches]
         short = [pair for pair in pairs if len(pair["speech"]) <= 40]

@@ -1,11 +1,11 @@
-"""Run the same work with ESPnet2 and with Tympan, in turns, and print the ratios.
+"""Run the same work with ESPnet2 and with Tympan, alternating, and print the ratios.
 
 usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup] [--steps N] [--rounds N]
 
-ESPnet lives in an environment of its own (`--setup` makes it: torch first, the package without its dependencies, then
-what its imports ask for). torchaudio is imported by ESPnet even where it is not used, and PyPI has no CPU build, so an
-empty stand-in is put on its path. Both tools load the same random weights of the AISHELL size, the same batch and the
-same utterances; they take turns, each alone and on two threads.
+ESPnet has its own environment. `--setup` creates it: first torch, then the package without its dependencies, then the
+packages that it imports. ESPnet imports torchaudio even where it is not used, and PyPI has no CPU build of it, so an
+empty module replaces it. Both tools load the same random weights of the AISHELL size, the same batch and the same
+utterances. They run one after the other, each on two threads.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ __version__ = "0.0"
 """
 RATE = 16000
 Pair = tuple[dict[str, Any], dict[str, Any]]
-"""What ESPnet2 and Tympan measured, one after the other."""
+"""The measurements of ESPnet2 and of Tympan in one round."""
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
         set_up(options.env)
     python = options.env / "bin" / "python"
     if not python.exists():
-        print(f"no ESPnet in {options.env}: the ratio column stays empty (make it with --setup)")
+        print(f"no ESPnet in {options.env}: the comparison is skipped (create the environment with --setup)")
         return
     write_inputs(options.work)
     peer = [str(python), str(HERE / "peer_worker.py")]
@@ -114,7 +114,7 @@ def show(name: str, key: str, pairs: list[Pair]) -> None:
 
 
 def set_up(env: Path) -> None:
-    """ESPnet's own installation, as its training needs it today."""
+    """Install ESPnet with the packages that its training imports."""
     pip = [str(env / "bin" / "pip"), "install", "-q"]
     subprocess.run([sys.executable, "-m", "venv", str(env)], check=True)
     subprocess.run([*pip, "torch==2.13.0"], check=True)
@@ -128,7 +128,7 @@ def run(command: list[str], work: Path) -> dict:
 
 
 def run_shares(command: list[str], work: Path) -> dict:
-    """The ten utterances over two processes of one thread, from the first beginning to the last end."""
+    """The ten utterances in two processes of one thread, from the first start to the last end."""
     for stale in work.glob("ready.*"):
         stale.unlink()
     parts = [result_of(process) for process in [start([*command, f"{n}/2"], work, threads=1) for n in range(2)]]

@@ -3,8 +3,8 @@
 usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_parts.py [OUTPUT.json]
 
 ENV is made by `peer_espnet.py --setup`, which also puts the stand-in for torchaudio into WORK/stand_in. Weights and
-inputs come from tests/models/part_cases.py, so that the file holds results only. Each utterance is run alone: ESPnet2's
-results depend on padding.
+inputs come from tests/models/part_cases.py, so that the file holds only results. Each utterance is run by itself,
+because ESPnet2's results depend on padding.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def shapes(module: torch.nn.Module) -> dict[str, list[int]]:
 
 
 def summary(out: torch.Tensor) -> dict[str, Any]:
-    """The shape, and every so many values of (frames, size)."""
+    """The shape, and every n-th value of (frames, size)."""
     step = max(out.numel() // 40, 1)
     return {"shape": list(out.shape), "step": step, "values": [round(v, 7) for v in out.flatten()[::step].tolist()]}
 

@@ -3,8 +3,8 @@
 usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_st.py [OUTPUT.json]
 
 ENV is made by `peer_espnet.py --setup`, which also puts the stand-in for torchaudio into WORK/stand_in. Models, weights
-and inputs come from tests/models/st_cases.py, so that the file holds results only. Each utterance is run alone:
-ESPnet2's results depend on padding.
+and inputs come from tests/models/st_cases.py, so that the file holds only results. Each utterance is run by itself,
+because ESPnet2's results depend on padding.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ def write_model(task: Any, settings: dict[str, Any], folder: Path, name: str) ->
 
 
 def give_two_results(encoder: torch.nn.Module) -> None:
-    """ESPnet2's model unpacks two results of extra_mt_encoder, and all its encoders but Hugging Face's give three."""
+    """ESPnet2's model expects two results of extra_mt_encoder, but most of its encoders return three."""
     forward = encoder.forward
     encoder.forward = lambda *args: forward(*args)[:2]
 
 
 @torch.no_grad()
 def likely_texts(model: torch.nn.Module, audio: int) -> dict[str, list[int]]:
-    """What the model itself would say, with one token changed: accuracies and BLEU are then neither 0 nor 1."""
+    """The model's own output with one token changed, so that accuracies and BLEU are neither 0 nor 1."""
     speech = st_cases.audio(audio)[None]
     target, _, source, _ = model.encode(speech, torch.tensor([speech.size(1)]), return_int_enc=True)
     prefix = [model.sos] + ([] if model.lang_token_id is None else [int(model.lang_token_id)])
@@ -89,7 +89,7 @@ def likely_texts(model: torch.nn.Module, audio: int) -> dict[str, list[int]]:
 
 
 def likely_text(model: torch.nn.Module, decoder: str, ctc: str, encoded: torch.Tensor, prefix: list[int]) -> list[int]:
-    """Ten tokens of the decoder's best guesses, or of CTC's best path, which repeats no token."""
+    """Ten tokens of the decoder's best output, or of CTC's best path without repetitions."""
     if hasattr(model, decoder):
         tokens = list(prefix)
         for _ in range(10):

@@ -3,9 +3,9 @@
 usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_transducer.py [OUTPUT.json]
 
 ENV is made by `peer_espnet.py --setup`, which also puts the stand-in for torchaudio into WORK/stand_in. Models, weights
-and inputs come from tests/models/transducer_cases.py, so that the file holds results only. Each utterance is run alone:
-ESPnet2's results depend on padding. Its loss needs warp-transducer, a compiled package; the loss that ESPnet2 ships
-beside the multi-blank one, written with numba, is taken instead. The multi-blank loss needs a GPU.
+and inputs come from tests/models/transducer_cases.py, so that the file holds only results. Each utterance is run by
+itself, because ESPnet2's results depend on padding. ESPnet2's loss needs warp-transducer, a compiled package. Instead,
+this script uses the numba loss that ESPnet2 contains next to the multi-blank loss. The multi-blank loss needs a GPU.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def reference(case: str) -> dict[str, Any]:
 
 def losses(model: torch.nn.Module, audio: int, text: list[int]) -> dict[str, float]:
     speech = cases.audio(audio)
-    with torch.enable_grad():  # the numba loss wants it
+    with torch.enable_grad():  # the numba loss needs it
         model.error_calculator_trans = None
         _, stats, _ = model(speech[None], torch.tensor([len(speech)]), torch.tensor([text]), torch.tensor([len(text)]))
     return {name: float(value) for name, value in stats.items() if value is not None}

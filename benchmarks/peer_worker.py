@@ -1,4 +1,4 @@
-"""Runs inside ESPnet's own environment: the peer's side of a benchmark, through its public classes. Prints JSON.
+"""ESPnet's side of the comparison, with its public classes. Runs in ESPnet's environment and prints JSON.
 
 usage: python peer_worker.py model DIR | train_step DIR [STEPS] | decode DIR [SHARE]
 `model` makes random weights of the AISHELL size (recognizer and language model) that both tools then load.
@@ -81,7 +81,7 @@ def decode(directory: Path, share: str = "0/1") -> dict:
         **settings,
     )
     audio = my_utterances(directory, share)
-    for samples in audio.values():  # a first pass warms up; a decode is thousands of them
+    for samples in audio.values():  # one pass as a warm-up, because real decoding runs are long
         recognise(samples)
     begin_together(directory, share)
     began = time.time()

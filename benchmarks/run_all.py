@@ -1,9 +1,9 @@
-"""Run every benchmark and write benchmarks/last_run.md: the machine and what each printed.
+"""Run every benchmark and write the machine and all outputs to benchmarks/last_run.md.
 
     python benchmarks/run_all.py [--only features,decode] [--peer_env DIR]
 
-`--peer_env` names an environment with ESPnet (see peer_espnet.py); without it the comparison says that it was not made.
-Run it on a machine that does nothing else: a second job on the other core slows two-thread work many times over.
+`--peer_env` is an environment with ESPnet (see peer_espnet.py); without it the comparison with ESPnet is skipped.
+Run it on an idle machine: a job on the other core can slow down work on two threads many times.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import tympan
 
 HERE = Path(__file__).resolve().parent
 OUTPUT = HERE / "last_run.md"
-"""RESULTS.md is written by hand from such files, NOTES.md keeps the history."""
+"""RESULTS.md is written by hand from such files; NOTES.md has the history."""
 
 
 def main() -> int:
@@ -71,7 +71,7 @@ def machine() -> str:
     load = os.getloadavg()[0]
     return (
         "# Benchmarks\n"
-        "Written by `make bench`. Claim ratios of one run on a quiet machine, not seconds.\n\n"
+        "Written by `make bench`. Compare ratios of one run on an idle machine, not seconds.\n\n"
         f"{datetime.date.today()}, tympan {tympan.__version__}, Python {platform.python_version()}, "
         f"torch {torch.__version__}, {len(os.sched_getaffinity(0))} cores of {processor}, "
         f"load before the run {load:.1f}.\n"

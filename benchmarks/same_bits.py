@@ -1,4 +1,4 @@
-"""Check that a refactoring changes no bit: record what the commands compute, change the code, compare.
+"""Check that a refactoring changes no bit of the results: record them, change the code, compare.
 
     python benchmarks/same_bits.py record before.json
     python benchmarks/same_bits.py compare before.json
@@ -47,12 +47,12 @@ def main() -> int:
         facts = dict(measure(Path(directory)))
     if before is None:
         options.file.write_text(json.dumps(facts, indent=1, ensure_ascii=False), encoding="utf-8")
-        print(f"{len(facts)} facts recorded in {options.file}")
+        print(f"{len(facts)} values recorded in {options.file}")
         return 0
     different = [name for name in sorted({*before, *facts}) if before.get(name) != facts.get(name)]
     for name in different:
         print(f"differs: {name}\n  before {before.get(name)}\n  now    {facts.get(name)}")
-    print(f"{len(before) - len(different)} of {len(before)} facts are identical")
+    print(f"{len(before) - len(different)} of {len(before)} values are identical")
     return 1 if different else 0
 
 

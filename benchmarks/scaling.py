@@ -2,9 +2,9 @@
 
     python benchmarks/scaling.py [--steps 20]
 
-Prints a table. The model is a Conformer of 4 x 144 on made-up features, 16 utterances of 4 to 7 s a step; each process
-has one thread, so that 1 and 2 can be compared. Only a quiet machine with two free cores gives numbers that mean
-anything.
+Prints a table. The model is a Conformer of 4 x 144 on random features, with 16 utterances of 4 to 7 s per step. Each
+process has one thread, so that 1 and 2 processes can be compared. The numbers are only meaningful on an idle machine
+with two cores.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def throughput(size: int, wrap: str, steps: int) -> float:
 
 
 def work(rank: str, size: str, wrap: str, meeting: str, *, steps: int) -> None:
-    """One process: prints the frames it trained on in a second."""
+    """One process: prints the number of frames per second that it trained on."""
     sys.path.insert(0, str(ROOT / "tests" / "train"))
     import torch
     from small_asr import FeatureBatches, small_asr
@@ -117,7 +117,7 @@ def faults() -> tuple[float, float]:
         process = start()
         wait_for_batch(output, r"1epoch:train:4-4batch", process)
         os.kill(workers_of(process.pid)[1], signal.SIGKILL)
-        time.sleep(0.3)  # the step under way may still be logged
+        time.sleep(0.3)  # the current step may still be logged
         death = next_step(steps_seen(), time.monotonic()) + 0.3
         process.send_signal(signal.SIGTERM)
         process.wait()

@@ -1,10 +1,10 @@
-"""Repeatedly kill a run: memory and open files must not grow, and the weights must equal an undisturbed run.
+"""Kill a run repeatedly: memory and open files must not grow, and the weights must equal an uninterrupted run.
 
     python benchmarks/soak.py [--minutes 10]
 
-Trains two processes on a corpus of beeps and kills one of them with kill -9 at random moments for two thirds of the
-time; in the last third it watches the memory and the open files of a worker. Then both this run and a quiet one are
-brought to the same epoch, and their weights must be equal to the bit. All of it takes about twice the minutes.
+Trains with two processes on a corpus of beeps. For two thirds of the time it kills one of them with kill -9 at random
+moments; in the last third it measures the memory and the open files of a worker. Then this run and an uninterrupted
+one are trained to the same epoch, and their weights must be equal bit for bit. It takes about twice the given minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "integration"))
 
 SETTLED_STEPS = 20
-"""A worker has allocated what it needs by then. Seconds would not tell: on a busy machine it may still be importing."""
+"""Number of steps after which a worker has allocated its memory. Seconds are not reliable on a busy machine."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Usage:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--minutes", type=float, default=10.0, help="duration of the disturbed run in minutes")
+    parser.add_argument("--minutes", type=float, default=10.0, help="duration of the interrupted run in minutes")
     options = parser.parse_args()
     from test_distributed import STEADY, largest_difference
     from train_corpus import command, environment, make_corpus
@@ -71,14 +71,14 @@ def main() -> int:
         f"memory of a worker: {early.memory_mb:.0f} MB when settled, {late.memory_mb:.0f} MB at the end ({grown:+.1%})"
     )
     print(f"its open files: {early.open_files} and {late.open_files}")
-    print(f"largest difference of a weight from the quiet run: {difference:.2e}")
+    print(f"largest difference of a weight from the uninterrupted run: {difference:.2e}")
     is_good = deaths > 0 and grown < 0.05 and late.open_files <= early.open_files and difference == 0
-    print("good" if is_good else "NOT good: something grew or the weights differ")
+    print("good" if is_good else "FAILED: memory or open files grew, or the weights differ")
     return 0 if is_good else 1
 
 
 def disturb(process: subprocess.Popen[bytes], *, seconds: float) -> int:
-    """Kill a random worker at random moments; how often."""
+    """Kill a random worker at random moments. Returns the number of kills."""
     from test_distributed import workers_of
 
     chance = random.Random(0)
@@ -98,7 +98,7 @@ def disturb(process: subprocess.Popen[bytes], *, seconds: float) -> int:
 
 
 def watch(process: subprocess.Popen[bytes], log: Path, *, seconds: float) -> tuple[Usage, Usage]:
-    """What the first worker uses when it has settled, and so many seconds later."""
+    """Memory and open files of the first worker when it has settled, and some seconds later."""
     from test_distributed import workers_of
 
     while len(workers := workers_of(process.pid)) < 2:

@@ -1,4 +1,4 @@
-"""Seconds until a command answers, warm: the median of several starts.
+"""Seconds until a command has finished, with warm file caches: the median of several starts.
 
     python benchmarks/startup.py [--repeats 5]
 

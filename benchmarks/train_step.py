@@ -1,11 +1,11 @@
-"""Training steps of the AISHELL Conformer on this machine: audio seconds per second, time of each part, memory, and
-the share of the machine's matrix-multiply peak that is reached.
+"""Training steps of the AISHELL Conformer: seconds of audio per second, time of each part, memory, and the fraction of
+the machine's matrix-multiply peak.
 
     python benchmarks/train_step.py --threads 2 --steps 6
 
 12 x 256 encoder (4 heads, feed-forward 2,048, kernel 15), 6-layer decoder, 4,233 tokens, 46.2 million parameters;
-batches of 8 utterances of 5 s and 14 characters; SpecAugment, dropout 0.1, Adam, float32. A second job on the machine
-disturbs every figure: compare ratios of one run.
+batches of 8 utterances of 5 s and 14 characters; SpecAugment, dropout 0.1, Adam, float32. Other jobs on the machine
+change every number, so compare ratios of one run.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parse() -> argparse.Namespace:
 
 
 def recipe_config(options: argparse.Namespace) -> Any:
-    """The recipe's model, as much of a configuration as `build_asr_model` reads."""
+    """The part of the recipe's configuration that `build_asr_model` reads."""
     dropout = {"dropout_rate": options.dropout, "positional_dropout_rate": options.dropout}
     return SimpleNamespace(
         token_list=["<blank>", "<unk>", *(f"t{index}" for index in range(4230)), "<sos/eos>"],
@@ -202,8 +202,8 @@ def report(
     print(f"{parameters / 1e6:.1f} M parameters, {options.batch} x {options.duration} s, hop {options.hop}, ", end="")
     print(f"{options.threads} threads, dropout {options.dropout}, torch {torch.__version__}")
     print(f"step {step:.3f} s (median of {len(seconds)}; best {min(seconds):.3f}, worst {max(seconds):.3f})")
-    print(f"{audio / step:.1f} audio seconds a second")
-    print(f"{flops / 1e12:.3f} TFLOP a step; {flops / step / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s: ", end="")
+    print(f"{audio / step:.1f} seconds of audio per second")
+    print(f"{flops / 1e12:.3f} TFLOP per step; {flops / step / 1e9:.0f} of {peak / 1e9:.0f} GFLOP/s: ", end="")
     print(f"{flops / step / peak:.0%} of the matrix-multiply peak; limit {flops / peak:.2f} s")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
     for name, values in clock.parts.items():

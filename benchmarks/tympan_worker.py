@@ -28,8 +28,8 @@ from tympan.training.optimizers import build_optimizer
 
 THREADS = int(os.environ.get("OMP_NUM_THREADS", "2"))
 TIMED_S = 10.0
-"""Passes are repeated for so long and their mean is taken: one pass of ESPnet2 takes about as long, and a shorter look
-at a machine with neighbours would tell more about them than about the tool.
+"""Seconds for which passes are repeated; the result is their mean. One pass of ESPnet2 takes about as long, and on a
+shared machine a shorter measurement would depend too much on other jobs.
 """
 
 
@@ -78,7 +78,7 @@ def decode(directory: Path, batch_size: str = "1", share: str = "0/1") -> dict:
     loaded = load_model(files, device=torch.device("cpu"), dtype="float32")
     recognise = Recognizer(loaded, settings, limits=BatchLimits(batch_size=int(batch_size)))
     audio = my_utterances(directory, share)
-    list(recognise.recognize(list(audio.values())))  # a first pass warms up; a decode is thousands of them
+    list(recognise.recognize(list(audio.values())))  # one pass as a warm-up, because real decoding runs are long
     begin_together(directory, share)
     began = time.time()
     start, passes, seconds = time.perf_counter(), 0, 0.0

@@ -1,4 +1,4 @@
-"""What MkDocs does beyond docs/: pages from outside of it, the generated reference, and GitHub's Markdown."""
+"""MkDocs hooks: add pages from outside of docs/ and the generated reference, and convert GitHub's Markdown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _relink(found: re.Match[str], here: PurePosixPath, source: str, files: Files
     if files.get_file_from_path(page) is not None:
         relative = os.path.relpath(page, PurePosixPath(source).parent)
         return f"{mark}[{text}]({relative}{anchor or ''})"
-    # A file that the site does not show, such as a script: its name is enough. A missing file stays a broken link.
+    # A file that is not part of the site, such as a script, becomes plain text. A missing file stays a broken link.
     return text if (ROOT / file).exists() else found[0]
 
 

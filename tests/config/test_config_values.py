@@ -117,7 +117,7 @@ def test_file(tmp_path: Path, text: str, name: str, expected: Any) -> None:
         ("x", float | None, "expects float | null, found 'x' (text)"),
     ],
 )
-def test_refused(value: Any, wanted: Any, message: str) -> None:
+def test_rejected(value: Any, wanted: Any, message: str) -> None:
     with pytest.raises(CastError) as caught:
         cast(value, wanted)
     assert str(caught.value) == message

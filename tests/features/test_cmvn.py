@@ -104,7 +104,7 @@ def test_compressed_short_utterances_keep_their_values(tmp_path: Path, rows: int
     assert np.abs(read_matrix(f"{tmp_path / 'feats.ark'}:2") - features).max() < 0.1
 
 
-def test_pickles_and_broken_archives_are_refused(tmp_path: Path) -> None:
+def test_pickles_and_broken_archives_are_rejected(tmp_path: Path) -> None:
     ark = tmp_path / "a.ark"
     ark.write_bytes(b"utt PKL\x80\x04")
     with pytest.raises(UserError, match="could run code"):

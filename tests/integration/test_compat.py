@@ -48,4 +48,4 @@ def test_files_are_counted_and_missing_parts_named(checkout: Path) -> None:
 def test_a_file_that_comes_less_far_than_expected_is_an_error(checkout: Path) -> None:
     done = run(checkout, "parsed egs2/toy/asr1/conf/train_asr_other.yaml\n")
     assert done.returncode == 1
-    assert "expected parsed, found refused: egs2/toy/asr1/conf/train_asr_other.yaml" in done.stdout
+    assert "expected parsed, found rejected: egs2/toy/asr1/conf/train_asr_other.yaml" in done.stdout
