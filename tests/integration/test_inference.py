@@ -555,7 +555,7 @@ def test_texts_without_a_recording_are_reported(
     assert run(asr_align.main, [str(packed), "--data_dir", str(tmp_path)]) == 1
     captured = capsys.readouterr()
     assert [line.split()[4] for line in captured.out.splitlines()] == ["GO"]
-    assert "not aligned: c: it is in" in captured.err
+    assert f"not aligned: c: {tmp_path}/text has its text, but there is no recording" in captured.err
     assert "1 recordings have no text" in captured.err
 
 

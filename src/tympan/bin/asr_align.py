@@ -134,7 +134,7 @@ def _parts(recognizer: Recognizer, data: DataDir, options: Options) -> Iterator[
         else:
             yield name, _read(recognizer, replace(segment, recording=source), options), text
     for name in left:
-        yield name, UserError(f"in {options.data_dir / 'text'}, but without a recording"), ""
+        yield name, UserError(f"{options.data_dir / 'text'} has its text, but there is no recording"), ""
     if without_text:
         print(f"tympan: {without_text} recordings have no text and were skipped", file=sys.stderr)
 
