@@ -219,6 +219,8 @@ def reduced(config: Any) -> Any:
             if isinstance(value, list) and blocks and len(value) > blocks and key != "interctc_layer_idx":
                 conf[key] = value[:blocks]
         changed[name] = conf
+    if (names := (getattr(config, "model_conf", None) or {}).get("aux_ctc")) is not None:
+        changed["model_conf"] = {**config.model_conf, "aux_ctc": {"1": next(iter(names.values()))}}
     return replace(config, **{key: item for key, item in changed.items() if hasattr(config, key)})
 
 
@@ -237,6 +239,8 @@ def train_one_step(model: torch.nn.Module, config: Any) -> None:
     if isinstance(config, AsrTrainConfig):
         lengths = torch.tensor([16000, 15000]) if config.input_size is None else torch.tensor([100, 90])
         shape = (2, int(lengths[0])) if config.input_size is None else (2, int(lengths[0]), config.input_size)
+        for name in config.aux_ctc_tasks:
+            batch |= {name: text[:, :1], f"{name}_lengths": torch.ones_like(text_lengths)}
         batch |= {"speech": torch.randn(shape) * 0.1, "speech_lengths": lengths}
     loss = model(**batch).value
     loss.backward()

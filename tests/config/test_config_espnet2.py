@@ -96,9 +96,10 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--iterator_type", "chunk"], "'chunk' of ESPnet2 is not supported; use 'sequence'"),
         (["--batch_type", "catbel"], "'catbel' of ESPnet2 is not supported"),
         (["--token_type", "whisper_en"], "'whisper_en' of ESPnet2 is not supported"),
-        (["--ctc_conf", "ctc_type=gtnctc"], "--ctc_conf ctc_type: expects builtin | builtin2, found 'gtnctc'"),
+        (["--ctc_conf", "ctc_type=warpctc"], "ctc_type: expects builtin | builtin2 | gtnctc | brctc, found 'warpctc'"),
         (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key; Tympan accepts only its default, True"),
-        (["--model_conf", "aux_ctc={a: b}"], "Tympan accepts only its default, None"),
+        (["--model_conf", "aux_ctc={3: lid}"], "aux_ctc uses the text 'lid', which is not in --aux_ctc_tasks"),
+        (["--model_conf", "aux_ctc={3: lid}"], "names the layer 3, but encoder_conf interctc_layer_idx is []"),
         (
             ["--encoder_conf", "num_blcks=3"],
             "the encoder 'conformer' has no key 'num_blcks'. Did you mean 'num_blocks'?",

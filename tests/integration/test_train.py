@@ -73,6 +73,31 @@ def test_reproduce_after_a_longer_run_and_from_elsewhere(beeps: Path, tmp_path: 
     assert done.stdout.splitlines() == ["identical: all 1 models have the same bits"]
 
 
+def test_auxiliary_ctc_reads_texts_of_its_own(beeps: Path, tmp_path: Path) -> None:
+    """Bayes risk CTC is used here too."""
+    data = []
+    for side in ("train", "valid"):
+        lines = (beeps.parent / side / "text").read_text(encoding="utf-8").splitlines()
+        first = tmp_path / f"{side}_first"
+        first.write_text("".join(f"{line.split()[0]} {line.split()[1][0]}\n" for line in lines), encoding="utf-8")
+        for path, name in (
+            (beeps.parent / side / "wav.scp", "speech,sound"),
+            (beeps.parent / side / "text", "text,text"),
+        ):
+            data += [f"--{side}_data_path_and_name_and_type", f"{path},{name}"]
+        data += [f"--{side}_data_path_and_name_and_type", f"{first},first,text"]
+    layers = ["--encoder_conf", "num_blocks=2", "--encoder_conf", "interctc_layer_idx=[1]"]
+    model = ["--model_conf", "interctc_weight=0.3", "--model_conf", "aux_ctc={'1': first}"]
+    risk = ["--ctc_conf", "ctc_type=brctc", "--ctc_conf", "brctc_risk_factor=5"]
+    options = [*layers, *model, *risk, "--aux_ctc_tasks", "first", "--max_epoch", "1"]
+    missing = run(beeps, tmp_path / "missing", *options)
+    assert missing.returncode == 2
+    assert "--train_data_path_and_name_and_type is needed for first" in missing.stderr
+    done = run(beeps, tmp_path / "exp", *options, *data)
+    assert done.returncode == 0, done.stderr
+    assert read_reporter(tmp_path / "exp").get("train", "loss_interctc_layer1", 1) > 0
+
+
 def test_a_mistake_does_not_change_an_older_run(beeps: Path, finished: Path) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     done = run(beeps, finished, "--best_model_criterion", "valid,accuracy,max")

@@ -152,7 +152,6 @@ def test_ctc_that_can_not_fit_counts_0() -> None:
         ({"decoder": None}, "a decoder is needed"),
         ({"model_conf": {"ctc_weight": 1.5}}, "between 0 and 1"),
         ({"model_conf": {"ctc_weight": 0.0, "interctc_weight": 0.5}}, "intermediate CTC needs"),
-        ({"model_conf": {"aux_ctc": {"a": 1}}}, "aux_ctc"),
         ({"model_conf": {"sym_blank": "<b>"}}, "does not contain the CTC blank '<b>'"),
         ({"encoder_conf": {"attention_heads": 3}}, "must be a multiple of attention_heads"),
         ({"encoder_conf": {"cnn_module_kernel": 4}}, "odd kernel"),
@@ -164,6 +163,26 @@ def test_ctc_that_can_not_fit_counts_0() -> None:
 def test_mistakes_are_named(conf: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny_model(**conf)
+
+
+def test_auxiliary_ctc_gives_a_layer_its_own_text() -> None:
+    """The loss is ESPnet2's: (1 - w) CTC(text) + w CTC(layer, language), times ctc_weight, and the rest."""
+    conf = {"ctc_weight": 1.0, "interctc_weight": 0.25}
+    given = {"encoder_conf": {"interctc_layer_idx": [1]}, "decoder": None, "decoder_only": {}}
+    plain = tiny_model(**given, model_conf=conf).eval()
+    model = tiny_model(**given, model_conf={**conf, "aux_ctc": {"1": "language"}}, aux_ctc_tasks=["language"]).eval()
+    batch = tiny_batch()
+    language = {"language": torch.tensor([[2], [3], [3], [4]]), "language_lengths": torch.ones(4, dtype=torch.long)}
+    stats = model(**batch, **language).stats
+    spoken = {**batch, "text": language["language"], "text_lengths": language["language_lengths"]}
+    expected = {
+        "loss_ctc": plain(**batch).stats["loss_ctc"],
+        "loss_interctc_layer1": plain(**spoken).stats["loss_interctc_layer1"],
+    }
+    for name, stat in expected.items():
+        torch.testing.assert_close(stats[name].total, stat.total)
+    total = 0.75 * expected["loss_ctc"].total + 0.25 * expected["loss_interctc_layer1"].total
+    torch.testing.assert_close(model(**batch, **language).value, total / 4)
 
 
 def test_a_token_list_without_a_blank_begins_with_it() -> None:

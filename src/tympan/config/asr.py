@@ -23,7 +23,11 @@ class AsrTrainConfig(SpeechToTextConfig):
     )
     use_lang_prompt: bool = not_yet(False, instead="leave it out")
     use_nlp_prompt: bool = not_yet(False, instead="leave it out")
-    aux_ctc_tasks: list[str] = not_yet([], instead="leave it out")
+    aux_ctc_tasks: list[str] = option(
+        [],
+        help="names of further texts in the data that layers of intermediate CTC learn, see model_conf aux_ctc",
+        group=MODEL,
+    )
     model: str = choice(ASR_MODELS, "espnet", help="model class that combines the parts", group=MODEL)
     model_conf: dict[str, Any] = conf_of("model", help="parameters of --model", group=MODEL)
 
@@ -38,7 +42,18 @@ class AsrTrainConfig(SpeechToTextConfig):
             )
             yield Conflict(("decoder", "model", "model_conf"), text)
         yield from _check_transducer(values)
+        yield from _check_auxiliary_ctc(values)
         yield from check_text(values)
+
+
+def _check_auxiliary_ctc(values: Mapping[str, Any]) -> Iterator[Conflict]:
+    layers = values["encoder_conf"].get("interctc_layer_idx") or ()
+    for layer, name in (values["model_conf"].get("aux_ctc") or {}).items():
+        if name not in values["aux_ctc_tasks"]:
+            yield Conflict(("model_conf",), f"aux_ctc uses the text '{name}', which is not in --aux_ctc_tasks")
+        if str(layer) not in map(str, layers):
+            text = f"aux_ctc names the layer {layer}, but encoder_conf interctc_layer_idx is {list(layers)}"
+            yield Conflict(("model_conf", "encoder_conf"), text)
 
 
 def _check_transducer(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -38,15 +38,7 @@ OPTION_ORDER = tuple(_ORDER.split())
 
 # Keys by `option:class` that only ESPnet2's class has: accepted at ESPnet2's default, rejected otherwise.
 LACKING: dict[str, dict[str, Any]] = {
-    "ctc_conf:": {
-        "reduce": True,
-        "brctc_risk_strategy": "exp",
-        "brctc_group_strategy": "end",
-        "brctc_risk_factor": 0.0,
-    },
-    "model_conf:espnet": {
-        "aux_ctc": None,
-    },
+    "ctc_conf:": {"reduce": True},
     "preprocessor_conf:default": {
         "whisper_language": None,
         "whisper_task": None,

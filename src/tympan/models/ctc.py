@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tympan.config.range import Range
 from tympan.errors import UserError
+from tympan.models.bayes_risk_ctc import BayesRisk
 from tympan.models.ctc_loss import ctc_loss
 from tympan.nn.dropout import Dropout
 from tympan.nn.full_precision import at_least_float32, full_precision
@@ -17,7 +18,8 @@ from tympan.nn.full_precision import at_least_float32, full_precision
 class Ctc(nn.Module):
     """`ctc_conf`. The loss is computed in at least float32, independent of the model's precision.
 
-    Differs from ESPnet2 on purpose: dropout is disabled in evaluation.
+    `brctc` is Bayes risk CTC; `builtin2` and `gtnctc` compute the same loss as `builtin`. Differs from ESPnet2 on
+    purpose: dropout is disabled in evaluation.
     """
 
     def __init__(
@@ -26,12 +28,12 @@ class Ctc(nn.Module):
         vocab_size: int,
         encoder_output_size: int,
         dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
-        ctc_type: Literal["builtin", "builtin2"] = "builtin",
+        ctc_type: Literal["builtin", "builtin2", "gtnctc", "brctc"] = "builtin",
         reduce: bool = True,
         ignore_nan_grad: bool | None = None,
         zero_infinity: bool = True,
-        brctc_risk_strategy: str = "exp",
-        brctc_group_strategy: str = "end",
+        brctc_risk_strategy: Literal["exp", "exp_rel"] = "exp",
+        brctc_group_strategy: Literal["end", "end_mean"] = "end",
         brctc_risk_factor: Annotated[float, Range(-1_000, 1_000)] = 0.0,
     ) -> None:
         super().__init__()
@@ -41,12 +43,17 @@ class Ctc(nn.Module):
             )
         self.ctc_lo = nn.Linear(encoder_output_size, vocab_size)
         self.dropout = Dropout(dropout_rate)
+        self.risk = None
+        if ctc_type == "brctc":
+            self.risk = BayesRisk(brctc_risk_strategy, brctc_group_strategy, brctc_risk_factor)
         self.zero_infinity = zero_infinity if ignore_nan_grad is None else ignore_nan_grad
 
     def forward(self, out: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor, *, blank_id: int = 0) -> Tensor:
         """(batch,) losses. out (batch, time, size); text (batch, length) may have any value beyond its lengths."""
         logits = self.ctc_lo(self.dropout(out))
         with full_precision(logits):
+            if self.risk is not None:
+                return self.risk(at_least_float32(logits), lengths, text.clamp(min=0), text_lengths, blank_id=blank_id)
             return ctc_loss(
                 at_least_float32(logits),
                 lengths,

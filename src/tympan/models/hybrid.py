@@ -6,7 +6,7 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -77,6 +77,7 @@ def find_blank(token_list: Sequence[str], sym_blank: str) -> int:
 class HybridModel(nn.Module):
     """`model: espnet`. Frontend, SpecAugment, normalization, (preencoder,) encoder, then CTC and decoder.
 
+    `aux_ctc` maps layers of intermediate CTC to data names: these layers learn that text instead of `text`.
     `autocast_frontend` is accepted but has no effect: features are always computed in float32.
     """
 
@@ -93,7 +94,7 @@ class HybridModel(nn.Module):
         encoder: Encoder,
         decoder: Decoder | None,
         ctc: Ctc | None,
-        aux_ctc: dict[str, Any] | None = None,
+        aux_ctc: dict[str, str] | None = None,
         ctc_weight: float = 0.5,
         interctc_weight: float = 0.0,
         ignore_id: int = -1,
@@ -112,8 +113,6 @@ class HybridModel(nn.Module):
         lang_token_id: int = -1,
     ) -> None:
         super().__init__()
-        if aux_ctc:
-            raise UserError("model_conf aux_ctc is not supported; remove it")
         if transducer_multi_blank_durations:
             raise UserError("model_conf transducer_multi_blank_durations needs decoder: transducer; remove it")
         self.token_list = tuple(token_list)
@@ -124,6 +123,7 @@ class HybridModel(nn.Module):
         self.ignore_id = ignore_id
         self.ctc_weight = ctc_weight
         self.interctc_weight = interctc_weight
+        self.aux_ctc = {int(layer): name for layer, name in (aux_ctc or {}).items()}
         self.lsm_weight = lsm_weight
         self.length_normalized_loss = length_normalized_loss
         self.report_cer = report_cer
@@ -165,8 +165,12 @@ class HybridModel(nn.Module):
         text: Tensor,
         text_lengths: Tensor,
         augment_seed: Tensor | None = None,
+        **others: Tensor,
     ) -> Loss:
-        """The loss of a batch of at least one utterance. Text may have any value beyond its lengths."""
+        """The loss of a batch of at least one utterance. Text may have any value beyond its lengths.
+
+        `others` contains the texts of auxiliary CTC tasks, NAME and NAME_lengths.
+        """
         encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
         given = Text.cut(text, text_lengths)
         terms: list[LossTerm] = []
@@ -179,6 +183,9 @@ class HybridModel(nn.Module):
                 given,
                 weight=self.ctc_weight,
                 inner_weight=self.interctc_weight,
+                inner_texts={
+                    layer: Text.cut(others[name], others[f"{name}_lengths"]) for layer, name in self.aux_ctc.items()
+                },
                 blank_id=self.blank_id,
                 counter=self.error_counter if is_counted else None,
             )

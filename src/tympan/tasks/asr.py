@@ -44,10 +44,12 @@ class AsrTask(Task[AsrTrainConfig]):
             return None
         from tympan.text.codec import build_codec
 
-        name = config.preprocessor_conf.get("text_name", "text")
-        return speech_preprocess(
-            config, texts={name: build_codec(config.text)}, rate=sample_rate, is_augmented=is_augmented
-        )
+        names = [config.preprocessor_conf.get("text_name", "text"), *config.aux_ctc_tasks]
+        texts = dict.fromkeys(names, build_codec(config.text))
+        return speech_preprocess(config, texts=texts, rate=sample_rate, is_augmented=is_augmented)
+
+    def more_data(self, config: AsrTrainConfig) -> tuple[str, ...]:
+        return tuple(config.aux_ctc_tasks)
 
     def sample_rate(self, config: AsrTrainConfig) -> int | None:
         return speech_rate(config)

@@ -60,6 +60,10 @@ class Task(Protocol[Config]):
         """Build the model from a completed configuration. Its `forward` takes tensors by name and returns a `Loss`."""
         ...
 
+    def more_data(self, config: Config) -> tuple[str, ...]:
+        """Return the data names that the options of `config` need besides `required_data`."""
+        return ()
+
     def complete(self, config: Config) -> Config:
         """Return the configuration as it is saved, which includes the content of files that decoding needs."""
         return config
@@ -129,11 +133,12 @@ def check_task(task_class: type[Any]) -> None:
 
 def check_data_names(task: AnyTask, config: TrainConfig) -> None:
     """Raise UserError if data that the task needs is missing, or if a data name is unknown."""
-    known = (*task.required_data, *task.optional_data)
+    required = (*task.required_data, *task.more_data(config))
+    known = (*required, *task.optional_data)
     for side in ("train", "valid"):
         triples = dict(data_of(config))[side]
         names = [name for _, name, _ in triples]
-        missing = [name for name in task.required_data if name not in names]
+        missing = [name for name in required if name not in names]
         if missing:
             example = f"dump/{side}/{missing[0]},{missing[0]},{'sound' if missing[0] == 'speech' else 'text'}"
             raise UserError(
