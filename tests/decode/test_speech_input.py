@@ -100,7 +100,7 @@ def test_without_features_yaml_audio_is_rejected() -> None:
 def test_features_that_are_mapped_read_only_give_no_warning() -> None:
     import warnings
 
-    from tympan.decode.recognizer import _pad
+    from tympan.decode.encode import _pad
 
     mapped = np.ones((3, 2), dtype=np.float32)
     mapped.flags.writeable = False

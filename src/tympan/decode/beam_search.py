@@ -7,7 +7,7 @@ an utterance. An utterance that has finished leaves the batch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
 import torch
@@ -20,6 +20,8 @@ from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 DEAD = float("-inf")
 END_LENGTHS = 3
 END_SCORE_DROP = 10.0
+FIRST_LENGTH = 64
+"""Tokens that fit into the hypotheses of a search with fixed shapes. It doubles when one is longer."""
 
 S = TypeVar("S", covariant=True)
 
@@ -72,7 +74,8 @@ class LengthLimits:
 class Beams(BeamState):
     """The running hypotheses. A score of -inf marks an unused slot."""
 
-    tokens: Tensor  # (U, B, length), sos first
+    tokens: Tensor  # (U, B, length or more), sos first
+    last: Tensor  # (U, B), the newest token
     score: Tensor  # (U, B)
     scores: Tensor  # (U, B, scorers), before weighting
     row: Tensor = field(metadata=PER_UTTERANCE)  # (U,), index of the utterance in the original batch
@@ -93,6 +96,8 @@ class BeamSearch:
 
     `offers_end`: always score eos, even if it is not among the candidates that were selected before partial scorers
     such as CTC were asked.
+    `has_fixed_shapes`: for devices that compile every shape. All beams exist from the first step, and finished
+    utterances stay in the batch without hypotheses. The result is the same.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class BeamSearch:
         has_pre_beam: bool = True,
         offers_end: bool = True,
         is_length_normalized: bool = False,
+        has_fixed_shapes: bool = False,
     ) -> None:
         self.full = dict(full)
         self.partial = dict(partial)
@@ -119,6 +125,7 @@ class BeamSearch:
         self.has_pre_beam = has_pre_beam and bool(full) and bool(partial) and self.pre_beam_size < vocab_size
         self.offers_end = offers_end
         self.is_length_normalized = is_length_normalized
+        self.has_fixed_shapes = has_fixed_shapes
 
     @torch.inference_mode()
     def __call__(self, encoded: Encoded, limits: LengthLimits) -> list[list[Ended]]:
@@ -145,8 +152,7 @@ class BeamSearch:
         frames = encoded.lengths.tolist()
         ended: list[list[Ended]] = [[] for _ in frames]
         beams = self._first_beams(encoded)
-        states: States = {name: item.scorer.start(encoded, 1) for name, item in self.full.items()}
-        states |= {name: item.scorer.start(encoded, 1) for name, item in self.partial.items()}
+        states = self._first_states(encoded)
         for step in range(max(map(limits.max_steps, frames))):
             extended, states = self._step(beams, states, offers_end=offers_end)
             states = {name: state.reorder(extended.parents) for name, state in states.items()}
@@ -154,23 +160,40 @@ class BeamSearch:
             going = self._going(beams, step=step, frames=frames, limits=limits, ended=ended)
             if not going:
                 break
-            if len(going) < len(beams.row):
+            if self.has_fixed_shapes:
+                beams = _without_finished(beams, going)
+            elif len(going) < len(beams.row):
                 kept = torch.tensor(going, device=beams.row.device)
                 beams = beams.keep(kept)
                 states = {name: state.keep(kept) for name, state in states.items()}
         return ended
 
+    def _first_states(self, encoded: Encoded) -> States:
+        beams = self.beam_size if self.has_fixed_shapes else 1
+        states: States = {name: item.scorer.start(encoded, beams) for name, item in self.full.items()}
+        states |= {name: item.scorer.start(encoded, beams) for name, item in self.partial.items()}
+        if self.has_fixed_shapes:
+            states = {name: state.with_fixed_shapes() for name, state in states.items()}
+        return states
+
     def _first_beams(self, encoded: Encoded) -> Beams:
-        zeros = torch.zeros(encoded.utterances, 1, dtype=torch.float64, device=encoded.memory.device)
+        beams = self.beam_size if self.has_fixed_shapes else 1
+        score = torch.zeros(encoded.utterances, beams, dtype=torch.float64, device=encoded.lengths.device)
+        score[:, 1:] = DEAD
+        last = torch.full_like(score, self.sos, dtype=torch.long)
+        tokens = last.unsqueeze(2)
+        if self.has_fixed_shapes:
+            tokens = torch.nn.functional.pad(tokens, (0, FIRST_LENGTH - 1))
         return Beams(
-            tokens=torch.full_like(zeros, self.sos, dtype=torch.long).unsqueeze(2),
-            score=zeros,
-            scores=zeros.unsqueeze(2).expand(-1, -1, len(self.full) + len(self.partial)),
-            row=torch.arange(encoded.utterances, device=encoded.memory.device),
+            tokens=tokens,
+            last=last,
+            score=score,
+            scores=torch.zeros_like(score).unsqueeze(2).expand(-1, -1, len(self.full) + len(self.partial)),
+            row=torch.arange(encoded.utterances, device=score.device),
         )
 
     def _step(self, beams: Beams, states: States, *, offers_end: bool) -> tuple[Extended, States]:
-        last = beams.tokens[:, :, -1]
+        last = beams.last
         new_states: States = {}
         whole: list[Tensor] = []
         for name, item in self.full.items():
@@ -241,18 +264,28 @@ class BeamSearch:
             scores = extended.scores[index, beam].tolist()
             ended[row].append(
                 Ended(
-                    token_ids=(*history[index, beam, 1:].tolist(), *last),
+                    token_ids=(*history[index, beam, 1 : step + 1].tolist(), *last),
                     score=float(extended.score[index, beam]),
                     scores=dict(zip(names, scores, strict=True)),
                     is_ended_twice=is_eos and bool(at_limit[index]),
                 )
             )
         return Beams(
-            tokens=torch.cat([history, extended.tokens.unsqueeze(2)], dim=2),
+            tokens=self._appended(history, extended.tokens, length=step + 1),
+            last=extended.tokens,
             score=extended.score.masked_fill(ends, DEAD),
             scores=extended.scores,
             row=beams.row,
         )
+
+    def _appended(self, history: Tensor, tokens: Tensor, *, length: int) -> Tensor:
+        """The tokens behind the `length` ones of the history."""
+        if not self.has_fixed_shapes:
+            return torch.cat([history, tokens.unsqueeze(2)], dim=2)
+        if length == history.size(2):
+            history = torch.nn.functional.pad(history, (0, length))
+        history[:, :, length] = tokens
+        return history
 
     def _going(
         self, beams: Beams, *, step: int, frames: Sequence[int], limits: LengthLimits, ended: Sequence[Sequence[Ended]]
@@ -316,6 +349,11 @@ def rank(ended: Sequence[Ended], *, is_length_normalized: bool) -> list[Ended]:
     if is_length_normalized:
         return sorted(ended, key=lambda hypothesis: -hypothesis.score / (hypothesis.length - 1))
     return sorted(ended, key=lambda hypothesis: -hypothesis.score)
+
+
+def _without_finished(beams: Beams, going: Sequence[int]) -> Beams:
+    is_finished = torch.tensor([index not in going for index in range(len(beams.row))], device=beams.row.device)
+    return replace(beams, score=beams.score.masked_fill(is_finished.unsqueeze(1), DEAD))
 
 
 def _weighted_sum(scores: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

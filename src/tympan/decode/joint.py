@@ -18,12 +18,13 @@ from tympan.decode.ctc_search import CtcPrefixSearch, PrefixState
 from tympan.decode.load import LoadedModel
 from tympan.decode.ngram_scorer import NgramFullScorer, NgramPartScorer, load_ngram_scorer
 from tympan.decode.options import DecodeOptions
-from tympan.decode.scorer import AttentionScorer, FullScorer, LengthBonus, LmScorer, PartialScorer
+from tympan.decode.scorer import AttentionScorer, FullScorer, LengthBonus, LmScorer, PartialScorer, PlacedScorer
 from tympan.decode.search import Encoded, Ended
 from tympan.errors import UserError
 from tympan.models.decoder.rnn import RnnDecoder
 from tympan.models.parts import StepDecoder
 from tympan.models.speech_model import HasDecoder
+from tympan.runtime.device import compiles_every_shape, search_device
 
 MAX_SCORES = 32_000_000
 """Maximum number of scores at once (utterances times beams times tokens): 128 MB per scorer in float32."""
@@ -148,6 +149,7 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
         # With an RNN decoder ESPnet2 decodes one utterance at a time, and that search does not always score eos.
         offers_end=not ("decoder" in full and isinstance(decoder, RnnDecoder)),
         is_length_normalized=options.normalize_length,
+        has_fixed_shapes=compiles_every_shape(loaded.device.type),
     )
     return JointSearch(beam, LengthLimits(options.maxlenratio, options.minlenratio))
 
@@ -179,7 +181,7 @@ def _ngram(loaded: LoadedModel, options: DecodeOptions) -> NgramFullScorer | Non
         loaded.ngram_file,
         vocabulary.tokens,
         eos=vocabulary.eos_id if options.ngram_scores_end else None,
-        device=loaded.device,
+        device=search_device(loaded.device),
         is_full=options.ngram_scorer == "full",
     )
 
@@ -190,14 +192,19 @@ def _full_scorers(
     decoder = _decoder(loaded)
     scorers: dict[str, Weighted[FullScorer]] = {}
     if decoder is not None and options.ctc_weight < 1.0:
-        scorers["decoder"] = Weighted(AttentionScorer(decoder), 1.0 - options.ctc_weight)
+        scorers["decoder"] = Weighted(_placed(AttentionScorer(decoder), loaded), 1.0 - options.ctc_weight)
     if loaded.lm is not None and options.lm_weight != 0:
-        scorers["lm"] = Weighted(LmScorer(loaded.lm), options.lm_weight)
+        scorers["lm"] = Weighted(_placed(LmScorer(loaded.lm), loaded), options.lm_weight)
     if ngram is not None and not isinstance(ngram, NgramPartScorer):
         scorers["ngram"] = Weighted(ngram, options.ngram_weight)
     if options.penalty != 0:
         scorers["length_bonus"] = Weighted(LengthBonus(loaded.model.vocab_size), options.penalty)
     return scorers
+
+
+def _placed(scorer: FullScorer, loaded: LoadedModel) -> FullScorer:
+    """On the model's device, whether the search runs there or on the host."""
+    return scorer if search_device(loaded.device) == loaded.device else PlacedScorer(scorer)
 
 
 def _partial_scorers(
@@ -271,7 +278,7 @@ def _walk(
         for beam, hypothesis in enumerate(hypotheses):
             targets[row, beam, : len(hypothesis.token_ids)] = torch.tensor(hypothesis.token_ids, dtype=torch.long)
             lengths[row, beam] = len(hypothesis.token_ids) + 1
-    targets, lengths = targets.to(encoded.memory.device), lengths.to(encoded.memory.device)
+    targets, lengths = targets.to(encoded.lengths.device), lengths.to(encoded.lengths.device)
     state = item.scorer.start(encoded, beams)
     tokens = torch.full_like(lengths, sos)
     total = torch.zeros_like(lengths, dtype=torch.float64)

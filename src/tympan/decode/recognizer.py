@@ -12,13 +12,12 @@ from typing import Any, Literal, overload
 
 import numpy as np
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from tympan.data.audio import Audio, read_audio, resample
 from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import MAX_CHANNELS
 from tympan.decode.alignment import Aligned, AlignedToken, GivenText, align_segments, align_tokens, read_given_text
+from tympan.decode.encode import encode_batch
 from tympan.decode.hypothesis import Encoding, Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
@@ -28,17 +27,9 @@ from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
 from tympan.errors import UserError
 from tympan.models.build import speech_kind
-from tympan.models.encoder.packed import group_by_length
-from tympan.models.parts import Packs
-from tympan.models.speech_model import SpeechModel
 from tympan.runtime.device import named_device
 from tympan.text.tokenizer import SPACE
 from tympan.text.words import join_words
-
-CPU_SECONDS, CPU_PADDING = 20.0, 0.05
-"""Maximum seconds of audio and share of padding per group, for encoders on a CPU that compute padding like speech.
-One sentence is enough to use the CPU fully. The search still takes the whole batch.
-"""
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
 """Maximum of frames times states in an alignment, at one byte each."""
@@ -193,33 +184,9 @@ class Recognizer:
         found = dict(zip(heard, self._search([inputs[index] for index in heard]), strict=True)) if heard else {}
         return [found[index] if index in found else [self._silence()] for index in range(len(inputs))]
 
-    @torch.inference_mode()
     def encode_batch(self, inputs: Sequence[np.ndarray]) -> Encoded:
         """Compute features and encoder output of a batch. UserError for an input too short for one frame."""
-        model = self.loaded.model
-        prepared = self.loaded.input.prepare(inputs)
-        lengths = [len(item) for item in prepared]
-        frames = model.output_lengths(torch.tensor(lengths, device=self.loaded.device))
-        if int(frames.min()) < 1:
-            raise UserError(f"{min(lengths)} samples or frames are too short for one encoder frame")
-        groups: Sequence[Sequence[int]] = [range(len(inputs))]
-        if self.loaded.device.type == "cpu" and not (isinstance(model, Packs) and model.packs_batches):
-            # The batch stays as planned. An encoder that computes padding gets it in smaller groups.
-            seconds = [self.duration_s(item) for item in inputs]
-            groups = group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS)
-        outputs: dict[int, Tensor] = {}
-        for group in groups:
-            speech, group_lengths = _pad([prepared[index] for index in group], self.loaded.device, self.loaded.dtype)
-            encoded = model.encode(speech, group_lengths)
-            for index, out, length in zip(group, encoded.out, encoded.lengths.tolist(), strict=True):
-                outputs[index] = out[:length]
-        ordered = [outputs[index] for index in range(len(inputs))]
-        memory = pad_sequence(ordered, batch_first=True)
-        return Encoded(
-            memory=memory,
-            lengths=torch.tensor([len(out) for out in ordered], device=memory.device),
-            log_probs=_log_posteriors(model, ordered) if model.has_ctc else None,
-        )
+        return encode_batch(self.loaded, inputs, seconds=[self.duration_s(item) for item in inputs])
 
     def align(self, audio: AudioInput, text: str) -> Hypothesis:
         """Start and end of each token of a given text. The score is the log probability of the best alignment.
@@ -382,29 +349,5 @@ def _report_mixture(audio: Audio, name: str) -> None:
         )  # fmt: skip
 
 
-def _log_posteriors(model: SpeechModel, outputs: Sequence[Tensor]) -> Tensor:
-    """(U, T, V), zero beyond the end of each utterance. The frames of a token are contiguous in memory: searches and
-    alignments read few tokens of all frames. Computed per utterance to save memory: this is the largest tensor.
-    """
-    frames = max(len(out) for out in outputs)
-    by_token: Tensor | None = None
-    for row, out in enumerate(outputs):
-        log_probs = model.ctc_log_posteriors(out)
-        if by_token is None:
-            by_token = log_probs.new_zeros(len(outputs), log_probs.size(1), frames)
-        by_token[row, :, : len(out)].copy_(log_probs.t())
-    assert by_token is not None
-    return by_token.transpose(1, 2)
-
-
 def _seconds(token: AlignedToken, frame_shift_s: float) -> tuple[float, float]:
     return round(token.start * frame_shift_s, 3), round(token.end * frame_shift_s, 3)
-
-
-def _pad(inputs: Sequence[np.ndarray], device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    # Half precision would round samples to 8 or 11 bits, so the model casts only after its frontend.
-    wide = dtype if dtype == torch.float64 else torch.float32
-    # Features may be memory-mapped and read-only, which torch warns about: require a writable array.
-    tensors = [torch.from_numpy(np.require(item, requirements=["C", "W"])).to(wide) for item in inputs]
-    lengths = torch.tensor([len(item) for item in tensors])
-    return pad_sequence(tensors, batch_first=True).to(device), lengths.to(device)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from tympan.decode.search import Encoded
@@ -44,7 +45,7 @@ class AttentionScorer:
         self.decoder = decoder
 
     def start(self, encoded: Encoded, beams: int) -> BeamState:
-        return self.decoder.start(encoded.memory, encoded.lengths, beams)
+        return self.decoder.start(encoded.memory, encoded.lengths.to(encoded.memory.device), beams)
 
     def step(self, tokens: Tensor, state: BeamState) -> tuple[Tensor, BeamState]:
         return self.decoder.step(tokens, state)
@@ -64,6 +65,34 @@ class LmScorer:
 
 
 @dataclass(frozen=True)
+class PlacedState(BeamState):
+    """The state of a scorer on another device than the search."""
+
+    state: BeamState
+    device: torch.device = field(metadata=STATIC)
+
+    def reorder(self, parents: Tensor) -> PlacedState:
+        return PlacedState(self.state.reorder(parents.to(self.device)), self.device)
+
+    def keep(self, utterances: Tensor) -> PlacedState:
+        return PlacedState(self.state.keep(utterances.to(self.device)), self.device)
+
+
+class PlacedScorer:
+    """A scorer on the device of the model, for a search that runs on the host."""
+
+    def __init__(self, scorer: FullScorer) -> None:
+        self.scorer = scorer
+
+    def start(self, encoded: Encoded, beams: int) -> PlacedState:
+        return PlacedState(self.scorer.start(encoded, beams), encoded.memory.device)
+
+    def step(self, tokens: Tensor, state: PlacedState) -> tuple[Tensor, PlacedState]:
+        scores, after = self.scorer.step(tokens.to(state.device), state.state)
+        return scores.to(tokens.device), PlacedState(after, state.device)
+
+
+@dataclass(frozen=True)
 class LengthBonusState(BeamState):
     """The number 1 in the right dtype and on the right device."""
 
@@ -77,7 +106,7 @@ class LengthBonus:
         self.vocab_size = vocab_size
 
     def start(self, encoded: Encoded, beams: int) -> LengthBonusState:
-        return LengthBonusState(one=encoded.memory.new_ones(()))
+        return LengthBonusState(one=torch.ones((), dtype=encoded.memory.dtype, device=encoded.lengths.device))
 
     def step(self, tokens: Tensor, state: LengthBonusState) -> tuple[Tensor, LengthBonusState]:
         return state.one.expand(*tokens.shape, self.vocab_size), state

@@ -54,8 +54,8 @@ NEEDS: dict[Need, str] = {
 class Encoded:
     """A batch of encoded utterances, or the next piece of each of them."""
 
-    memory: Tensor  # (U, T, dim)
-    lengths: Tensor  # (U,)
+    memory: Tensor  # (U, T, dim), on the model's device
+    lengths: Tensor  # (U,), where the search runs; so are the log posteriors
     log_probs: Tensor | None = None
     """CTC log posteriors (U, T, V), where the model has CTC."""
 
@@ -68,7 +68,8 @@ class Encoded:
         lengths = self.lengths[index]
         frames = int(lengths.max())
         log_probs = None if self.log_probs is None else self.log_probs[index, :frames]
-        return Encoded(memory=self.memory[index, :frames], lengths=lengths, log_probs=log_probs)
+        memory = self.memory[index.to(self.memory.device), :frames]
+        return Encoded(memory=memory, lengths=lengths, log_probs=log_probs)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class GreedyTransducer:
     def accept(self, state: Greedy, encoded: Encoded) -> Greedy:
         frames = self.parts.joint.project_frames(encoded.memory)
         before = greedy_start(self.parts, frames) if state.state is None else state.state
-        after = greedy_accept(self.parts, before, frames, encoded.lengths, max_symbols=self.max_symbols)
+        after = greedy_accept(
+            self.parts, before, frames, encoded.lengths.to(frames.device), max_symbols=self.max_symbols
+        )
         return Greedy(state.utterances, after)
 
     def partial(self, state: Greedy) -> list[Ended]:

@@ -43,6 +43,14 @@ class BeamState:
 
         return self._map(chosen, per_utterance=chosen)
 
+    def with_fixed_shapes(self: S) -> S:
+        """The same state in tensors that keep their shapes from step to step, for devices that compile every shape."""
+
+        def fixed(item: Item) -> Item:
+            return item.with_fixed_shapes() if isinstance(item, BeamState) else item
+
+        return self._map(fixed, per_utterance=fixed)
+
     def _map(self: S, per_beam: Callable[[Item], Item], *, per_utterance: Callable[[Item], Item] | None) -> S:
         changes: dict[str, Value] = {}
         for f in fields(self):

@@ -20,6 +20,9 @@ from tympan.nn.masks import MASKED
 TIDY_EVERY = 5
 """Number of tokens between two removals of unused entries: after a removal few entries per token are left."""
 
+FIRST_CAPACITY = 128
+"""Entries of a cache of fixed shape. It doubles when the entries in use, which are about two per token, fill half."""
+
 
 @dataclass(frozen=True)
 class PrefixCache(BeamState):
@@ -81,4 +84,71 @@ class PrefixCache(BeamState):
             is_own=self.is_own.gather(2, chosen.unsqueeze(1).expand(-1, self.is_own.size(1), -1)),
             keys=tuple(t.gather(1, index) for t in self.keys),
             values=tuple(t.gather(1, index) for t in self.values),
+        )
+
+    def with_fixed_shapes(self) -> FixedPrefixCache:
+        assert self.length == 0
+        utterances, beams, _ = self.is_own.shape
+        capacity = max(FIRST_CAPACITY, 4 * beams)
+        return FixedPrefixCache(
+            is_own=self.is_own.new_zeros((utterances, beams, capacity)),
+            keys=tuple(t.new_zeros((utterances, capacity, t.size(2))) for t in self.keys),
+            values=tuple(t.new_zeros((utterances, capacity, t.size(2))) for t in self.values),
+            length=0,
+            filled=0,
+        )
+
+
+@dataclass(frozen=True)
+class FixedPrefixCache(PrefixCache):
+    """The same with tensors of fixed shapes: unused entries are masked. The capacity doubles when it is exceeded."""
+
+    filled: int = field(default=0, metadata=STATIC)
+    """Number of entries that were written."""
+
+    def extended(self, is_key: Tensor | None = None) -> FixedPrefixCache:
+        cache = self
+        _, beams, capacity = cache.is_own.shape
+        if cache.filled + beams > capacity:
+            cache = cache._tidied()
+            if 2 * cache.filled > capacity:
+                cache = cache._doubled()
+        new = torch.eye(beams, dtype=torch.bool, device=cache.is_own.device).expand(len(cache.is_own), beams, beams)
+        if is_key is not None:
+            new = new & is_key.unsqueeze(1)
+        is_own = cache.is_own.clone()
+        is_own[:, :, cache.filled : cache.filled + beams] = new
+        return replace(cache, is_own=is_own, length=self.length + 1, filled=cache.filled + beams)
+
+    def attend(self, layer: int, attention: MultiHeadedAttention, x: Tensor, bias: Tensor) -> Tensor:
+        q, k, v = attention.project_step(x)
+        keys, values = self.keys[layer], self.values[layer]
+        newest = slice(self.filled - self.is_own.size(1), self.filled)
+        keys[:, newest] = k
+        values[:, newest] = v
+        return attention.attend(q, attention.split_heads(keys), attention.split_heads(values), bias)
+
+    def with_fixed_shapes(self) -> FixedPrefixCache:
+        return self
+
+    def _tidied(self) -> FixedPrefixCache:
+        """Move the entries in use to the front."""
+        is_used = self.is_own.any(1)
+        order = is_used.sort(dim=1, descending=True, stable=True).indices
+        index = order.unsqueeze(2).expand(-1, -1, self.keys[0].size(2))
+        return replace(
+            self,
+            is_own=self.is_own.gather(2, order.unsqueeze(1).expand_as(self.is_own)),
+            keys=tuple(t.gather(1, index) for t in self.keys),
+            values=tuple(t.gather(1, index) for t in self.values),
+            filled=int(is_used.sum(1).max()),
+        )
+
+    def _doubled(self) -> FixedPrefixCache:
+        capacity = self.is_own.size(2)
+        return replace(
+            self,
+            is_own=pad(self.is_own, (0, capacity)),
+            keys=tuple(pad(t, (0, 0, 0, capacity)) for t in self.keys),
+            values=tuple(pad(t, (0, 0, 0, capacity)) for t in self.values),
         )

@@ -151,9 +151,19 @@ def has_float64(device: torch.device) -> bool:
     return device.type in ("cpu", "cuda")
 
 
+def has_complex(device: torch.device) -> bool:
+    """Return whether the device supports complex numbers. On NPUs few operators do."""
+    return device.type != "npu"
+
+
+def search_device(device: torch.device) -> torch.device:
+    """Return the device for the scores of a search, which need float64, if the model is on `device`."""
+    return device if has_float64(device) else torch.device("cpu")
+
+
 def has_fused_optimizers(device: torch.device) -> bool:
     """Return whether torch has fused optimizers for this device."""
-    return device.type in ("cpu", "cuda")
+    return device.type in ("cpu", "cuda", "npu")
 
 
 def describe(device: torch.device) -> str:

@@ -108,10 +108,12 @@ class NpuTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw: torch.Tensor, device: torch.device | None = None) -> NpuTensor:
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype,
-            device=device or torch.device("npu", STATE["current"]),
-        )  # fmt: skip
+        # torch can't make a view of a wrapper that is an inference tensor
+        with torch.inference_mode(False):
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, raw.size(), strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype,
+                device=device or torch.device("npu", STATE["current"]),
+            )  # fmt: skip
         made.raw = raw
         return made
 
