@@ -42,7 +42,7 @@ def encode_batch(loaded: LoadedModel, inputs: Sequence[np.ndarray], *, seconds: 
 
 def bucket_length(length: int) -> int:
     """The smallest length of a bucket that is not below `length`: at most a quarter more."""
-    step = max(1, 2 ** (length.bit_length() - 1) // BUCKETS_PER_OCTAVE)
+    step = max(1, (1 << (length.bit_length() - 1)) // BUCKETS_PER_OCTAVE)
     return -(-length // step) * step
 
 

@@ -36,7 +36,7 @@ class Signature:
         return f"{self.operator}({', '.join(f'{dtype}{list(shape)}' for shape, dtype in self.tensors)})"
 
 
-class OperatorTrace(TorchDispatchMode):
+class OperatorTrace(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run while it is entered.
 
     `has_kernel`: an operator for which it is False and which torch composes of others is counted as those others.
@@ -44,7 +44,7 @@ class OperatorTrace(TorchDispatchMode):
     """
 
     def __init__(self, *, has_kernel: HasKernel | None = None, device_type: str | None = None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[Signature] = Counter()
         self._has_kernel = has_kernel
         self._device_type = device_type
@@ -53,14 +53,14 @@ class OperatorTrace(TorchDispatchMode):
         self, function: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self._has_kernel is not None and not self._has_kernel(function.name()):
+        if self._has_kernel is not None and not self._has_kernel(name_of(function)):
             with self:
                 result = _composed(function, args, kwargs)
             if result is not NotImplemented:
                 return result
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         if self._device_type is None or any(tensor.device.type == self._device_type for tensor in tensors):
-            self.counts[signature_of(function.name(), tensors)] += 1
+            self.counts[signature_of(name_of(function), tensors)] += 1
         return function(*args, **kwargs)
 
     def operators(self) -> set[str]:
@@ -80,9 +80,14 @@ def signature_of(operator: str, tensors: list[Tensor]) -> Signature:
     return Signature(operator, tuple(shapes))
 
 
+def name_of(function: OpOverload) -> str:
+    """The name with overload: `aten::add.Tensor`."""
+    return str(function.name())  # type: ignore[no-untyped-call]
+
+
 def is_view(function: OpOverload) -> bool:
     """Whether an operator only describes the same memory in another way, so that a device has nothing to compute."""
-    return function.is_view or function.name() in ("aten::_unsafe_view", "aten::_reshape_alias")
+    return function.is_view or name_of(function) in ("aten::_unsafe_view", "aten::_reshape_alias")
 
 
 def _composed(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
