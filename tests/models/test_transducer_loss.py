@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tympan.models import transducer_loss as module
-from tympan.models.transducer_loss import Lattice, lattice_loss, transducer_loss
+from tympan.models.transducer_lattice import Lattice, lattice_loss
+from tympan.models.transducer_loss import transducer_loss
 
 VOCAB, SIZE = 7, 5
 FRAMES = (6, 1, 9, 4)

@@ -8,34 +8,14 @@ numpy can't vectorize it. Compiled with numba it takes about 6 us per frame; the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ParamSpec, TypeVar
-
-import numba
 import numpy as np
 
 from tympan.features.arrays import Floats, Ints
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def _compiled(*, fastmath: set[str] | bool = False) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """numba.njit, with the compiled code cached on disk if a cache directory is writable."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        compiled: Callable[P, R]
-        try:
-            compiled = numba.njit(cache=True, fastmath=fastmath)(function)
-        except RuntimeError:  # a container without one writable directory
-            compiled = numba.njit(fastmath=fastmath)(function)
-        return compiled
-
-    return decorate
+from tympan.runtime.compiled import compiled
 
 
 # The flags let the compiler take minima in vectors; no NaN can occur, and no sum is reordered.
-@_compiled(fastmath={"nnan", "nsz"})
+@compiled(fastmath={"nnan", "nsz"})
 def advance(costs: Floats, local_costs: Floats, factor: np.float32, back_pointers: Ints) -> None:
     """Propagate the cost of reaching each lag (lags,) through some frames.
 
@@ -89,7 +69,7 @@ def advance(costs: Floats, local_costs: Floats, factor: np.float32, back_pointer
             costs[i] = reached[i] - lowest
 
 
-@_compiled()
+@compiled()
 def trace_back(best: int, back_pointers: Ints) -> Ints:
     """The path (frames,) that ends in `best`."""
     frames = back_pointers.shape[0]

@@ -1,7 +1,7 @@
 """The transducer (Graves 2012): from speech and text to a loss, and to an encoding.
 
 Encoder and prediction network meet in the joint network; the loss sums over all alignments
-(`tympan.models.transducer_loss`). CTC can be an auxiliary loss.
+(`tympan.models.transducer_loss`). CTC and an attention decoder can be auxiliary losses.
 
 Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); text (batch, length).
 """
@@ -9,7 +9,7 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tympan.config import choices
 from tympan.config.range import Range
 from tympan.errors import UserError
-from tympan.models.attention import Text, attention_kept
+from tympan.models.attention import Text, attention_kept, attention_loss
 from tympan.models.ctc import Ctc
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.decoder.prediction import PredictionNetwork
@@ -31,6 +31,7 @@ from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
     ConditionsOnCtc,
+    Decoder,
     Encoder,
     Frontend,
     Normalizer,
@@ -38,7 +39,9 @@ from tympan.models.parts import (
     Recomputes,
 )
 from tympan.models.transducer_greedy import TransducerParts, greedy_accept, greedy_start
+from tympan.models.transducer_lattice import Lattice
 from tympan.models.transducer_loss import transducer_loss
+from tympan.models.transducer_pruned import SimpleJoint, likely_band, simple_loss
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
@@ -82,8 +85,9 @@ def build_transducer(config: AsrTrainConfig, *, reads_statistics: bool = True) -
 class TransducerModel(nn.Module):
     """`model: espnet` or `transducer` with `decoder: transducer` or `stateless`.
 
-    The keys of ESPnet2 that belong to the attention decoder (`lsm_weight`, `length_normalized_loss`, `lang_token_id`)
-    are accepted but have no effect, as in ESPnet2. `cer_transducer` and `wer_transducer` are those of a greedy search.
+    The keys of ESPnet2 that belong to the attention decoder (`lsm_weight`, `length_normalized_loss`) have an effect
+    with `attention_weight` above 0 only; `lang_token_id` has none. `cer_transducer` and `wer_transducer` are those of a
+    greedy search.
     """
 
     searches: tuple[str, ...] = ("transducer_greedy", "ctc_greedy", "ctc_prefix")
@@ -118,6 +122,13 @@ class TransducerModel(nn.Module):
         extract_feats_in_collect_stats: bool = True,
         lang_token_id: int = -1,
         fastemit_lambda: Annotated[float, Range(0, 1)] = 0.0,
+        rnnt_type: Literal["full", "pruned"] = "full",
+        prune_range: Annotated[int, Range(2, 1_000)] = 5,
+        simple_loss_weight: Annotated[float, Range(0, 1)] = 0.5,
+        tdt_sigma: Annotated[float, Range(0, 1)] = 0.02,
+        attention_weight: Annotated[float, Range(0, 1)] = 0.0,
+        attention_decoder: str = "transformer",
+        attention_decoder_conf: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         if aux_ctc:
@@ -130,8 +141,13 @@ class TransducerModel(nn.Module):
         self.sos = self.token_list.index(sym_sos) if sym_sos in token_list else self.vocab_size - 1
         self.eos = self.token_list.index(sym_eos) if sym_eos in token_list else self.vocab_size - 1
         self.big_blanks = self._find_big_blanks(transducer_multi_blank_durations)
-        self.sigma = transducer_multi_blank_sigma if self.big_blanks else 0.0
+        self.sigma = transducer_multi_blank_sigma if self.big_blanks else tdt_sigma if joint_network.durations else 0.0
         self.fastemit_lambda = fastemit_lambda
+        self.prune_range = prune_range
+        self.simple_loss_weight = simple_loss_weight
+        self.attention_weight = attention_weight
+        self.lsm_weight = lsm_weight
+        self.length_normalized_loss = length_normalized_loss
         self.ctc_weight = ctc_weight
         self.interctc_weight = interctc_weight
         self.report_cer = report_cer
@@ -148,6 +164,20 @@ class TransducerModel(nn.Module):
             self.is_conditioned = True
         self.decoder = decoder
         self.joint_network = joint_network
+        if joint_network.durations and self.big_blanks:
+            raise UserError("joint_net_conf tdt_durations and transducer_multi_blank_durations exclude each other")
+        if rnnt_type == "pruned" and (joint_network.durations or self.big_blanks):
+            raise UserError("model_conf rnnt_type pruned is for plain transducers: use full with durations")
+        sizes = {"encoder_size": encoder.output_size, "decoder_size": decoder.output_size}
+        self.simple_joint = SimpleJoint(vocab_size=self.vocab_size, **sizes) if rnnt_type == "pruned" else None
+        self.att_decoder: Decoder | None = None
+        if attention_weight > 0:
+            self.att_decoder = choices.DECODERS.build(
+                attention_decoder,
+                attention_decoder_conf,
+                vocab_size=self.vocab_size,
+                encoder_output_size=encoder.output_size,
+            )
         self.ctc = ctc if ctc_weight > 0.0 else None
         if self.ctc is None and (interctc_weight > 0 or self.is_conditioned):
             raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
@@ -176,9 +206,7 @@ class TransducerModel(nn.Module):
         given = Text.cut(text, text_lengths)
         is_counted = (self.report_cer or self.report_wer) and not self.training
         count = count_of(speech.size(0), encoded.out)
-        total = self._transducer_losses(encoded, given).sum()
-        terms = [LossTerm(total, count)]
-        stats = {"loss_transducer": Stat(total.detach(), count)}
+        terms, stats = self._transducer_terms(encoded, given, count)
         if self.ctc is not None:
             more_terms, more_stats = ctc_terms(
                 self.ctc,
@@ -191,14 +219,36 @@ class TransducerModel(nn.Module):
             )
             terms += more_terms
             stats |= more_stats
+        if self.att_decoder is not None:
+            found = attention_loss(
+                self.att_decoder,
+                encoded,
+                given,
+                sos=self.sos,
+                eos=self.eos,
+                smoothing=self.lsm_weight,
+                is_length_normalized=self.length_normalized_loss,
+            )
+            terms.append(LossTerm(found.total, found.count, self.attention_weight))
+            stats |= {"loss_att": Stat(found.total.detach(), found.count), "acc": found.accuracy}
         if is_counted:
             stats |= self._error_rates(encoded, given)
         return with_total(terms, stats, count)
 
-    def _transducer_losses(self, encoded: EncoderOutput, text: Text) -> Tensor:
+    def _transducer_terms(
+        self, encoded: EncoderOutput, text: Text, count: Tensor
+    ) -> tuple[list[LossTerm], dict[str, Stat]]:
         before = nn.functional.pad(text.ids, (1, 0), value=self.blank_id)
         predictions = self.decoder(before.masked_fill(before < 0, self.blank_id))
-        return transducer_loss(
+        terms, lattice = [], Lattice.of(encoded.lengths, text.lengths)
+        stats: dict[str, Stat] = {}
+        if self.simple_joint is not None:
+            scores = self.simple_joint(encoded.out, predictions, text.ids, lattice=lattice, blank_id=self.blank_id)
+            simple = simple_loss(scores, lattice, fastemit_lambda=self.fastemit_lambda).sum()
+            terms.append(LossTerm(simple, count, self.simple_loss_weight))
+            stats["loss_simple"] = Stat(simple.detach(), count)
+            lattice = likely_band(scores, lattice, prune_range=self.prune_range)
+        total = transducer_loss(
             self.joint_network,
             self.joint_network.project_frames(encoded.out),
             self.joint_network.project_predictions(predictions),
@@ -207,9 +257,12 @@ class TransducerModel(nn.Module):
             text.lengths,
             blank_id=self.blank_id,
             big_blanks=self.big_blanks,
+            durations=self.joint_network.durations,
             sigma=self.sigma,
             fastemit_lambda=self.fastemit_lambda,
-        )
+            lattice=lattice,
+        ).sum()
+        return [LossTerm(total, count), *terms], {"loss_transducer": Stat(total.detach(), count), **stats}
 
     @torch.no_grad()
     def _error_rates(self, encoded: EncoderOutput, text: Text) -> dict[str, Stat]:
@@ -274,8 +327,9 @@ class TransducerModel(nn.Module):
 
     def set_grad_checkpointing(self, is_on: bool) -> None:
         """Recompute activations of the encoder's blocks in the backward pass; the joint network's always are."""
-        if isinstance(self.encoder, Recomputes):
-            self.encoder.set_grad_checkpointing(is_on)
+        for part in (self.encoder, self.att_decoder):
+            if isinstance(part, Recomputes):
+                part.set_grad_checkpointing(is_on)
 
     @torch.no_grad()
     def attention_weights(

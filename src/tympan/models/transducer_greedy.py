@@ -44,8 +44,14 @@ class TransducerParts:
         return self.joint.project_predictions(out), state
 
     def log_probs(self, frames: Tensor, predictions: Tensor) -> Tensor:
-        """(..., V) in at least float32."""
-        return at_least_float32(self.joint(frames, predictions)).log_softmax(-1)
+        """Of tokens and blanks: (..., V) in at least float32."""
+        return self.outputs(frames, predictions)[0]
+
+    def outputs(self, frames: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
+        """Log probabilities of tokens and blanks (..., V), and of durations (..., D), 0 of them for plain ones."""
+        logits = at_least_float32(self.joint(frames, predictions))
+        size = self.joint.vocab_size
+        return logits[..., :size].log_softmax(-1), logits[..., size:].log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -54,15 +60,17 @@ class GreedyState:
 
     prediction: Tensor  # (U, size)
     memory: Tensor  # (U, ...) state of the prediction network
-    skip: Tensor  # (U,) number of frames of the next piece that the last blank covers
+    skip: Tensor  # (U,) number of frames of the next piece that the last token or blank covers
+    seen: Tensor  # (U,) frames accepted so far
     emitted: Tensor  # (U,) number of tokens emitted at the current frame
     score: Tensor  # (U,) log probability of the path
-    tokens: Tensor  # (U, capacity)
+    emissions: Tensor  # (U, capacity, 3) of each token: its id, its frame, and the frame after it
+    log_probs: Tensor  # (U, capacity) of each token
     count: Tensor  # (U,)
 
     @property
     def texts(self) -> list[tuple[int, ...]]:
-        rows = zip(self.tokens.tolist(), self.count.tolist(), strict=True)
+        rows = zip(self.emissions[:, :, 0].tolist(), self.count.tolist(), strict=True)
         return [tuple(row[:count]) for row, count in rows]
 
 
@@ -74,9 +82,11 @@ def greedy_start(parts: TransducerParts, frames: Tensor) -> GreedyState:
         prediction=prediction,
         memory=memory,
         skip=zeros,
+        seen=zeros,
         emitted=zeros,
         score=zeros.to(torch.get_default_dtype()),
-        tokens=zeros.new_zeros(len(frames), 0),
+        emissions=zeros.new_zeros(len(frames), 0, 3),
+        log_probs=zeros.new_zeros(len(frames), 0, dtype=torch.get_default_dtype()),
         count=zeros,
     )
 
@@ -85,29 +95,23 @@ def greedy_accept(
     parts: TransducerParts, state: GreedyState, frames: Tensor, lengths: Tensor, *, max_symbols: int
 ) -> GreedyState:
     """The state after these projected frames (U, T, size). At most `max_symbols` tokens are emitted at one frame."""
-    block = BLOCK if len(parts.durations) == 1 else 1
-    durations = torch.ones(parts.joint.vocab_size, dtype=torch.long, device=frames.device)
-    for token, duration in parts.durations.items():
-        durations[token] = duration
-    is_blank = torch.zeros_like(durations, dtype=torch.bool)
-    is_blank[list(parts.durations)] = True
+    look = _Look.of(parts, frames.device)
     place = state.skip
     while len(rows := (place < lengths).nonzero().squeeze(1)):
         now = place[rows]
-        found = _next_tokens(parts, frames, lengths, state.prediction, rows, now, block, is_blank)
+        found = look(frames, lengths, state.prediction, rows, now)
         # A frame that emits a token stays the current frame until a blank, or until it has emitted `max_symbols`.
         emitted = torch.where(found.place == now, state.emitted[rows], 0) + found.is_token
-        is_full = emitted >= max_symbols
-        passed = torch.where(found.is_token, found.place + is_full, now + _passed(found, durations, now, lengths[rows]))
-        emitted = emitted.masked_fill(is_full | ~found.is_token, 0)
-        place = place.index_copy(0, rows, passed)
+        taken = torch.where(found.is_token & (emitted >= max_symbols), found.taken.clamp(min=1), found.taken)
+        emitted = emitted.masked_fill((taken > 0) | ~found.is_token, 0)
+        place = place.index_copy(0, rows, found.place + taken)
         state = replace(
             state,
             emitted=state.emitted.index_copy(0, rows, emitted),
             score=state.score.index_add(0, rows, found.score.to(state.score.dtype)),
         )
-        state = _emit(parts, state, rows[found.is_token], found.token[found.is_token])
-    return replace(state, skip=place - lengths)
+        state = _emit(parts, state, rows, found)
+    return replace(state, skip=place - lengths, seen=state.seen + lengths)
 
 
 @dataclass(frozen=True)
@@ -117,53 +121,83 @@ class _Found:
     is_token: Tensor
     token: Tensor
     place: Tensor
-    """The frame of the token, or the frame after the block."""
+    """The frame of the token or blank."""
+    taken: Tensor
+    """Number of frames that it covers, at least 1 for a blank."""
+    log_prob: Tensor
+    """Of the token or blank."""
     score: Tensor
+    """Of everything up to it."""
 
 
-def _next_tokens(
-    parts: TransducerParts,
-    frames: Tensor,
-    lengths: Tensor,
-    prediction: Tensor,
-    rows: Tensor,
-    now: Tensor,
-    block: int,
-    is_blank: Tensor,
-) -> _Found:
-    places = now.unsqueeze(1) + torch.arange(block, device=now.device)  # (rows, block)
-    is_inside = places < lengths[rows].unsqueeze(1)
-    heard = frames[rows.unsqueeze(1), places.clamp(max=frames.size(1) - 1)]
-    best = parts.log_probs(heard, prediction[rows].unsqueeze(1)).max(2)
-    emits = is_inside & ~is_blank[best.indices]
-    is_token = emits.any(1)
-    first = torch.where(is_token, emits.int().argmax(1), is_inside.sum(1) - 1).unsqueeze(1)
-    is_scored = is_inside & (torch.arange(block, device=now.device) <= first)
-    return _Found(
-        is_token=is_token,
-        token=best.indices.gather(1, first).squeeze(1),
-        place=torch.where(is_token, places.gather(1, first).squeeze(1), now + is_inside.sum(1)),
-        score=best.values.masked_fill(~is_scored, 0.0).sum(1),
-    )
+@dataclass(frozen=True)
+class _Look:
+    """Looks for the next token of each utterance."""
+
+    parts: TransducerParts
+    block: int
+    """Frames to look at together: 1 if blanks may skip frames."""
+    is_blank: Tensor  # (V,)
+    taken: Tensor  # (V,) number of frames that a blank covers, 0 for tokens
+    durations: Tensor  # (D,) of a token-and-duration transducer
+
+    @classmethod
+    def of(cls, parts: TransducerParts, device: torch.device) -> _Look:
+        taken = torch.zeros(parts.joint.vocab_size, dtype=torch.long, device=device)
+        for token, duration in parts.durations.items():
+            taken[token] = duration
+        durations = torch.tensor(parts.joint.durations, dtype=torch.long, device=device)
+        is_plain = len(parts.durations) == 1 and not len(durations)
+        return cls(parts, BLOCK if is_plain else 1, taken > 0, taken, durations)
+
+    def __call__(self, frames: Tensor, lengths: Tensor, prediction: Tensor, rows: Tensor, now: Tensor) -> _Found:
+        places = now.unsqueeze(1) + torch.arange(self.block, device=now.device)  # (rows, block)
+        is_inside = places < lengths[rows].unsqueeze(1)
+        heard = frames[rows.unsqueeze(1), places.clamp(max=frames.size(1) - 1)]
+        log_probs, lasting = self.parts.outputs(heard, prediction[rows].unsqueeze(1))
+        best = log_probs.max(2)
+        emits = is_inside & ~self.is_blank[best.indices]
+        is_token = emits.any(1)
+        first = torch.where(is_token, emits.int().argmax(1), is_inside.sum(1) - 1).unsqueeze(1)
+        is_scored = is_inside & (torch.arange(self.block, device=now.device) <= first)
+        token = best.indices.gather(1, first).squeeze(1)
+        score = best.values.masked_fill(~is_scored, 0.0).sum(1)
+        taken = self.taken[token]
+        if len(self.durations):
+            longest = lasting[:, 0].max(1)
+            score = score + longest.values
+            taken = self.durations[longest.indices]
+            taken = torch.where(is_token, taken, taken.clamp(min=1))
+        return _Found(
+            is_token=is_token,
+            token=token,
+            place=now + first.squeeze(1),
+            taken=taken,
+            log_prob=best.values.gather(1, first).squeeze(1),
+            score=score,
+        )
 
 
-def _passed(found: _Found, durations: Tensor, now: Tensor, lengths: Tensor) -> Tensor:
-    """Number of frames that the blanks of a block without a token cover: one each, except that the last may be big."""
-    return found.place - now - 1 + durations[found.token]
-
-
-def _emit(parts: TransducerParts, state: GreedyState, rows: Tensor, tokens: Tensor) -> GreedyState:
+def _emit(parts: TransducerParts, state: GreedyState, rows: Tensor, found: _Found) -> GreedyState:
+    """Append the found tokens and let the prediction networks of their utterances make a step."""
+    rows = rows[found.is_token]
     if not len(rows):
         return state
-    prediction, memory = parts.advance(tokens, state.memory[rows])
+    token, place = found.token[found.is_token], found.place[found.is_token] + state.seen[rows]
+    emission = torch.stack([token, place, place + found.taken[found.is_token].clamp(min=1)], 1)
+    prediction, memory = parts.advance(token, state.memory[rows])
     count = state.count.index_add(0, rows, torch.ones_like(rows))
-    kept = state.tokens
-    if int(count.max()) > kept.size(1):
-        kept = torch.nn.functional.pad(kept, (0, max(16, kept.size(1))))
+    emissions, log_probs = state.emissions, state.log_probs
+    if int(count.max()) > emissions.size(1):
+        more = max(16, emissions.size(1))
+        emissions = torch.nn.functional.pad(emissions, (0, 0, 0, more))
+        log_probs = torch.nn.functional.pad(log_probs, (0, more))
+    where = (rows, state.count[rows])
     return replace(
         state,
         prediction=state.prediction.index_copy(0, rows, prediction),
         memory=state.memory.index_copy(0, rows, memory),
-        tokens=kept.index_put((rows, state.count[rows]), tokens),
+        emissions=emissions.index_put(where, emission),
+        log_probs=log_probs.index_put(where, found.log_prob[found.is_token].to(log_probs.dtype)),
         count=count,
     )
