@@ -211,3 +211,10 @@ def test_mutated_configurations_are_parsed_or_one_message() -> None:
             option = options_of(AsrTrainConfig)[item.name]
             assert option.is_conf or option.extra.range.fault(getattr(config, item.name)) is None
     assert kept < 400
+
+
+def test_large_numbers_in_messages_are_short() -> None:
+    assert str(Range(above=0, most=2**60)) == "above 0 and at most 1.15292e+18"
+    assert Range(1).fault(10**25) == "must be a number of at most 18 digits, found a number of about 25 digits"
+    assert Range(1).fault(0) == "must be at least 1, found 0"
+    assert Range().fault(float("inf")) == "must be a finite number, found inf"

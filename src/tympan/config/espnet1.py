@@ -138,9 +138,9 @@ def _translate_convolutions(file: Translation, convolutions: Mapping[str, str]) 
 
 
 def _keep_a_decoder(file: Translation) -> None:
-    """`dlayers: 0` is how ESPnet1 says that there is no decoder; here `ctc_weight: 1.0` says so."""
+    """In ESPnet1 `dlayers: 0` means that there is no decoder; here `ctc_weight: 1.0` means it."""
     if file.left.get("dlayers", ("", 1))[1] == 0 and file.left.get("mtlalpha", ("", 0.5))[1] == 1:
-        file.note("dlayers", "dlayers: 0 became 1: with mtlalpha: 1.0 the model has no decoder, whatever its size")
+        file.note("dlayers", "dlayers: 0 became 1, which has no effect: with mtlalpha: 1.0 the model has no decoder")
         file.left["dlayers"] = ("dlayers", 1)
 
 

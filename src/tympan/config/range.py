@@ -32,7 +32,8 @@ class Range:
         """Describe the first number in `value` that is outside of the range; None if there is none."""
         for number in _numbers(value):
             if not self._holds(number):
-                words = str(self) or ("a finite number" if isinstance(number, float) else "of at most 18 digits")
+                is_huge = isinstance(number, int) and abs(number) > LARGEST
+                words = "a number of at most 18 digits" if is_huge else str(self) or "a finite number"
                 return f"must be {words}, found {_shown(number)}"
         return None
 
@@ -75,5 +76,7 @@ def _numbers(value: Any) -> Iterator[float]:
 
 def _shown(number: float) -> str:
     if isinstance(number, int):
-        return str(number) if abs(number) < 10**15 else f"a number of about {number.bit_length() * 3 // 10} digits"
+        if abs(number) > LARGEST:
+            return f"a number of about {number.bit_length() * 3 // 10} digits"
+        return str(number) if abs(number) < 10**15 else f"{number:g}"
     return f"{number:g}" if number == round(number, 5) else str(number)

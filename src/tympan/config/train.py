@@ -184,11 +184,11 @@ class LoopOptions:
         least=1,
     )
     save_interval_steps: int | None = option(
-        None, help="save a checkpoint every so many steps as well; null: do not (Tympan)", group=GENERAL, least=1
+        None, help="number of steps between checkpoints within an epoch; null: none (Tympan)", group=GENERAL, least=1
     )
     save_interval_minutes: float | None = option(
         5.0,
-        help="save a checkpoint inside an epoch when the last one is this many minutes old; null: do not (Tympan)",
+        help="number of minutes between checkpoints within an epoch; null: none (Tympan)",
         group=GENERAL,
         least=0,
     )

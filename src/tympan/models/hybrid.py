@@ -66,7 +66,7 @@ def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn
 
 
 def find_blank(token_list: Sequence[str], sym_blank: str) -> int:
-    """The id of CTC's blank. A list without `<blank>` has it as its first token, as in ESPnet2."""
+    """The id of CTC's blank. In a list without `<blank>` it is the first token, as in ESPnet2."""
     if sym_blank in token_list:
         return token_list.index(sym_blank)
     if sym_blank == BLANK:

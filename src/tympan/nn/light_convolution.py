@@ -48,7 +48,7 @@ class LightConvolution(nn.Module):
         return self.kernel_size // 2
 
     def forward(self, x: Tensor, context: SelfAttentionContext | None = None) -> Tensor:
-        """Padding, which `context.lengths` tell, does not change the frames of an utterance."""
+        """Padding (frames beyond `context.lengths`) does not change the frames of an utterance."""
         x = F.glu(self.linear1(x), dim=-1)
         mask = None
         if context is not None:

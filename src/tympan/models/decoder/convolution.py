@@ -31,7 +31,7 @@ from tympan.nn.typed_torch import ModuleList
 
 @dataclass(frozen=True)
 class ConvolutionDecoderState(BeamState):
-    """The tokens that the convolutions still see, by layer, and the encoder's frames (once per utterance)."""
+    """The tokens within reach of the convolutions, by layer, and the encoder's frames (once per utterance)."""
 
     histories: tuple[Tensor, ...]  # (U, B, frames, size)
     memory: tuple[tuple[Tensor, Tensor], ...] = field(metadata=PER_UTTERANCE)
@@ -40,7 +40,7 @@ class ConvolutionDecoderState(BeamState):
 
 
 class ConvolutionDecoder(nn.Module):
-    """Common to the four: subclasses choose the convolution."""
+    """Base class of the four decoders; subclasses choose the convolution."""
 
     convolution: type[LightweightConvolution] | type[DynamicConvolution]
     is_2d = False

@@ -18,7 +18,7 @@ from tympan.nn.position import PositionalEncoding
 
 
 class ConvolutionEncoder(BlockEncoder):
-    """Common to the four: subclasses choose the convolution."""
+    """Base class of the four encoders; subclasses choose the convolution."""
 
     convolution: type[LightweightConvolution] | type[DynamicConvolution]
     is_2d = False
