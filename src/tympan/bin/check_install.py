@@ -19,6 +19,7 @@ PURPOSES = {
     "wandb": "logging to Weights & Biases",
     "espeakng_loader": "speech synthesis for the demo",
     "huggingface_hub": "models from a hub",
+    "transformers": "pretrained speech encoders",
     "sacrebleu": "BLEU and chrF of translations",
 }
 

@@ -15,8 +15,11 @@ FRONTENDS = Registry(
     {
         "default": "tympan.features.frontend:DefaultFrontend",
         "sliding_window": "tympan.features.windows:SlidingWindow",
+        "s3prl": "tympan.models.pretrained.s3prl:S3prlFrontend",
+        "huggingface": "tympan.models.pretrained.huggingface:HuggingFaceFrontend",
+        "fused": "tympan.models.pretrained.fused:FusedFrontends",
     },
-    not_yet=dict.fromkeys(("s3prl", "espnet_ssl", "fused", "whisper", "huggingface", "wav2vec_cnn"), _NO_FRONTEND),
+    not_yet=dict.fromkeys(("espnet_ssl", "whisper", "wav2vec_cnn"), _NO_FRONTEND),
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tympan.config.lm import LmTrainConfig
-from tympan.config.model import MODEL
+from tympan.config.model import MODEL, SpeechToTextConfig
 from tympan.config.option import options_of
 from tympan.config.read import load_training_config
 from tympan.config.train import TrainConfig
@@ -24,6 +25,8 @@ from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
 from tympan.models.adapter import has_separate_adapters
 from tympan.models.build import speech_kind
+from tympan.models.inputs import build_inputs
+from tympan.models.pretrained.speech_encoder import HasArchitecture
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
 from tympan.text.ngram.binary import is_binary
@@ -115,12 +118,22 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
         config["normalize_conf"] = {**config["normalize_conf"], "stats_file": "feats_stats.npz"}
         if "normalize.mean" not in load_weights(files.asr_model_file):
             shutil.copyfile(files.find(stats), output / "feats_stats.npz")
+    config = _with_architecture(config, training)
     _write_yaml(output / CONFIG, config)
     weights = load_weights(files.asr_model_file)
     if has_separate_adapters(weights):
         weights = filled_model(training, files, kind.build).state_dict()
     _write_weights(weights, output / "model.safetensors")
     _pack_features(files.asr_train_config.parent, output)
+
+
+def _with_architecture(config: dict[str, Any], training: SpeechToTextConfig) -> dict[str, Any]:
+    """The architecture of a pretrained frontend, so that the folder needs no other files and no network."""
+    frontend = build_inputs(replace(training, normalize=None), reads_statistics=False).frontend
+    if not isinstance(frontend, HasArchitecture):
+        return config
+    conf = {**(config.get("frontend_conf") or {}), "architecture": frontend.architecture}
+    return {**config, "frontend_conf": conf}
 
 
 def _pack_features(folder: Path, output: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from tympan.errors import UserError
-from tympan.models.weights import load_weights
+from tympan.models.weights import in_own_names, load_weights
 
 
 def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[str]:
@@ -31,6 +31,7 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
         )
     part = _submodule(model, target, entry)
     own = part.state_dict()
+    weights = in_own_names(part, weights)
     unknown = [name for name in weights if name not in own]
     misshapen = [name for name in weights if name in own and own[name].shape != weights[name].shape]
     if (unknown or misshapen) and not ignore_mismatch:

@@ -31,6 +31,22 @@ class ResetsItself(Protocol):
     def reset_own_parameters(self) -> None: ...
 
 
+@runtime_checkable
+class LoadsPretrained(Protocol):
+    """A part whose weights somebody else trained."""
+
+    def load_pretrained(self) -> None:
+        """Fill in these weights, from a file or a download."""
+        ...
+
+
+def load_pretrained_parts(model: nn.Module) -> None:
+    """Fill in the weights of pretrained parts. Call it after `initialize`, and not if other weights follow."""
+    for part in model.modules():
+        if isinstance(part, LoadsPretrained):
+            part.load_pretrained()
+
+
 @torch.no_grad()
 def initialize(model: nn.Module, kind: InitKind | None) -> None:
     """Initialize the parameters in place; `pytorch`, `none` and None keep the layers' own initialization.

@@ -239,11 +239,20 @@ if TYPE_CHECKING:
     from tympan.models.lm.seq_rnn import SequentialRnnLm
     from tympan.models.lm.transformer import TransformerLm
     from tympan.models.preencoder import LinearProjection
+    from tympan.models.pretrained.fused import FusedFrontends
+    from tympan.models.pretrained.huggingface import HuggingFaceFrontend
+    from tympan.models.pretrained.s3prl import S3prlFrontend
     from tympan.models.sinc import LightweightSincConvs
     from tympan.nn.attention import MultiHeadedAttention
     from tympan.nn.rnn_attention import DotAttention, MultiHeadAttention, NoAttention, RnnAttention
 
-    _FRONTENDS: tuple[type[Frontend], ...] = (DefaultFrontend, SlidingWindow)
+    _FRONTENDS: tuple[type[Frontend], ...] = (
+        DefaultFrontend,
+        SlidingWindow,
+        S3prlFrontend,
+        HuggingFaceFrontend,
+        FusedFrontends,
+    )
     _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)
     _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection, LightweightSincConvs)

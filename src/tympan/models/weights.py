@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError
@@ -33,11 +33,42 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     return without_merged_adapters({_today(name): tensor for name, tensor in content.items()})
 
 
+def read_tensors(path: Path) -> dict[str, Any]:
+    """The content of a torch file that is a mapping, on the CPU. Reading it never runs code."""
+    if not path.is_file():
+        raise UserError(f"{path}: no such file")
+    content = _load_torch(path)
+    if not isinstance(content, dict):
+        raise UserError(f"{path}: expects a mapping, found {type(content).__name__}")
+    return content
+
+
+@runtime_checkable
+class RenamesWeights(Protocol):
+    """A part whose weights have other names in the files of another toolkit."""
+
+    def rename_weights(self, weights: dict[str, Tensor], /) -> dict[str, Tensor]:
+        """The weights of this part in its own names. Names that are its own already stay as they are."""
+        ...
+
+
+def in_own_names(model: nn.Module, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Weights of a whole model, with the names of another toolkit replaced by the model's own."""
+    for prefix, part in model.named_modules():
+        if isinstance(part, RenamesWeights):
+            start = f"{prefix}." if prefix else ""
+            inside = {name[len(start) :]: tensor for name, tensor in weights.items() if name.startswith(start)}
+            outside = {name: tensor for name, tensor in weights.items() if not name.startswith(start)}
+            weights = outside | {f"{start}{name}": tensor for name, tensor in part.rename_weights(inside).items()}
+    return weights
+
+
 def fill_weights(
     model: nn.Module, weights: dict[str, Tensor], weights_path: str | Path, config_path: str | Path
 ) -> None:
     """Load the weights; mismatches are reported by name and shape."""
     own = model.state_dict()
+    weights = in_own_names(model, weights)
     missing = sorted(own.keys() - weights.keys())
     extra = sorted(weights.keys() - own.keys())
     shapes = [

@@ -30,6 +30,13 @@ class FreezesOnUse(Protocol):
     """Their names."""
 
 
+@runtime_checkable
+class NeverFrozen(Protocol):
+    """A module whose layers use their weights in ways that a frozen layer does not allow."""
+
+    IS_NEVER_FROZEN: bool
+
+
 class FrozenLinear(nn.Module):
     """activation(x @ weight.T + bias), with oneDNN's name of the activation: none, relu.
 
@@ -111,7 +118,8 @@ def freeze(model: nn.Module) -> bool:
     for module in list(model.modules()):
         if isinstance(module, Freezable):
             module.freeze()
-    for module in list(model.modules()):
+    kept = {inner for module in model.modules() if isinstance(module, NeverFrozen) for inner in module.modules()}
+    for module in [module for module in model.modules() if module not in kept]:
         left_out = module.NOT_FROZEN if isinstance(module, FreezesOnUse) else ()
         for name, child in module.named_children():
             if type(child) is nn.Linear and name not in left_out:

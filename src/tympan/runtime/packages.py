@@ -32,6 +32,7 @@ EXTRAS = {
     "wandb": "wandb",
     "espeakng_loader": "demo",
     "huggingface_hub": "hub",
+    "transformers": "hf",
     "sacrebleu": "st",
 }
 """Import name -> name of the extra, as in `pip install 'tympan[hub]'`."""

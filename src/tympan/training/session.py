@@ -24,6 +24,7 @@ from tympan.errors import UserError
 from tympan.models.abilities import Recomputes
 from tympan.models.adapter import Lora
 from tympan.models.init_param import init_from
+from tympan.models.initialize import load_pretrained_parts
 from tympan.runtime.atomic import atomic_write, remove_leftovers
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.device import (
@@ -145,7 +146,7 @@ def _builds_model_only(config: TrainConfig) -> bool:
 
 def _build_model_only(task: AnyTask, config: TrainConfig, device: torch.device) -> None:
     set_all_seeds(config.seed)
-    model = _model(task, task.complete(config))
+    model = _model(task, task.complete(config), is_pretrained=False)
     precision = choose_precision(
         config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
     )
@@ -296,8 +297,10 @@ def build_updater(
     )
 
 
-def _model(task: AnyTask, config: TrainConfig) -> nn.Module:
+def _model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) -> nn.Module:
     model = task.build_model(config)
+    if is_pretrained:
+        load_pretrained_parts(model)
     for entry in config.init_param:
         init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch)
     frozen = freeze(model, config.freeze_param)
@@ -362,6 +365,7 @@ def _resume(config: TrainConfig, identity: Identity, trainer: Trainer) -> bool:
 def _collect(task: AnyTask, config: TrainConfig, directory: Path) -> int:
     config = task.complete(config)
     model = task.build_model(task.for_statistics(config))
+    load_pretrained_parts(model)
     data = build_plain_data(task, config)
     for side, batches in (("train", data.train), ("valid", data.valid)):
         collect_stats(

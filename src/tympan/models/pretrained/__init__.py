@@ -1,0 +1,1 @@
+"""Speech encoders that somebody else trained, through the package `transformers` (extra `hf`)."""

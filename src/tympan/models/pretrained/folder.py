@@ -1,0 +1,104 @@
+"""Find a pretrained model of `transformers`: a local folder, or a repository of the Hugging Face hub.
+
+Only JSON, safetensors and tensors of `pytorch_model.bin` are read. No code of a folder or repository is run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from tympan.errors import UserError
+from tympan.models.pretrained.fairseq import own_names
+from tympan.models.weights import load_weights
+from tympan.runtime.packages import import_fault
+
+CONFIG = "config.json"
+PREPROCESSOR = "preprocessor_config.json"
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+FETCHED = (CONFIG, PREPROCESSOR, "*.safetensors", "model.safetensors.index.json", "tokenizer*.json", "vocab*")
+
+
+def require_transformers() -> Any:
+    """The package `transformers`; UserError with the command to install it if it is missing."""
+    fault = import_fault("transformers")
+    if fault is not None:
+        raise UserError(f"pretrained encoders need the package 'transformers': {fault}")
+    return importlib.import_module("transformers")
+
+
+def find_folder(name: str, download_dir: str | None) -> Path:
+    """The folder of a model: `name` itself, below `download_dir`, or downloaded from the hub."""
+    candidates = [Path(name)] + ([Path(download_dir, name)] if download_dir else [])
+    for candidate in candidates:
+        if (candidate / CONFIG).is_file():
+            return candidate
+    if Path(name).is_dir():
+        raise UserError(f"{name}: not the folder of a pretrained model, because it has no {CONFIG}")
+    return _download(name, download_dir)
+
+
+def read_architecture(folder: Path) -> dict[str, Any]:
+    """The content of config.json, with `do_normalize` of preprocessor_config.json."""
+    architecture = _read_json(folder / CONFIG)
+    if not isinstance(architecture.get("model_type"), str):
+        raise UserError(f"{folder / CONFIG}: it has no 'model_type', so it does not describe a model of transformers")
+    preprocessor = folder / PREPROCESSOR
+    given = _read_json(preprocessor) if preprocessor.is_file() else {}
+    return {**architecture, "do_normalize": bool(given.get("do_normalize", True))}
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The weights in the names of the base model of `transformers`, from one file or several."""
+    for name in WEIGHTS:
+        if (folder / name).is_file():
+            return own_names(load_weights(folder / name))
+    for name in INDEXES:
+        if (folder / name).is_file():
+            parts = sorted(set(_read_json(folder / name).get("weight_map", {}).values()))
+            merged: dict[str, Tensor] = {}
+            for part in parts:
+                # A name with a path could point outside of the folder
+                merged |= load_weights(folder / Path(str(part)).name)
+            return own_names(merged)
+    raise UserError(f"{folder}: there are no weights ({' or '.join(WEIGHTS)})")
+
+
+def _download(name: str, download_dir: str | None) -> Path:
+    place = Path(download_dir or ".", name)
+    advice = (
+        f"Without a network: fetch {CONFIG}, {PREPROCESSOR} and {WEIGHTS[0]} of https://huggingface.co/{name} "
+        f"on another machine and put them in {place}"
+    )
+    if name.count("/") != 1 or name.startswith(("/", ".")):
+        raise UserError(
+            f"'{name}' is neither a folder with {CONFIG} nor a name of the hub, such as microsoft/wavlm-large"
+        )
+    fault = import_fault("huggingface_hub")
+    if fault is not None:
+        raise UserError(f"the pretrained model '{name}' is not on this machine, and {fault}. {advice}")
+    hub = importlib.import_module("huggingface_hub")
+    try:
+        found = hub.snapshot_download(name, cache_dir=download_dir, allow_patterns=list(FETCHED))
+        if not any(Path(found).glob("*.safetensors")):
+            found = hub.snapshot_download(name, cache_dir=download_dir, allow_patterns=[CONFIG, PREPROCESSOR, "*.bin"])
+    except Exception as error:  # the package raises errors of many kinds
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise UserError(f"the pretrained model '{name}' could not be downloaded ({reason}). {advice}") from None
+    return Path(found)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not readable as JSON ({error})") from None
+    if not isinstance(found, Mapping):
+        raise UserError(f"{path}: expects a mapping of names to values")
+    return dict(found)

@@ -1,0 +1,72 @@
+"""The commands with a pretrained frontend: train with it frozen and cached, resume, pack, transcribe."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import soundfile
+import yaml
+
+from tests.integration.train_corpus import environment, make_corpus, run, same_weights
+
+transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+
+
+def configure(directory: Path) -> Path:
+    """The corpus at 16 kHz, which pretrained encoders need, and its configuration with a frozen WavLM."""
+    from tests.models.test_pretrained import tiny_folder
+
+    config = yaml.safe_load(make_corpus(directory).read_text(encoding="utf-8"))
+    for path in directory.rglob("*.wav"):
+        samples, _ = soundfile.read(path)
+        soundfile.write(path, samples.repeat(2), 16000)
+    conf = {"upstream": "hf_wavlm_custom", "path_or_url": str(tiny_folder(directory / "wavlm"))}
+    config |= {
+        "frontend": "s3prl",
+        "frontend_conf": {"frontend_conf": conf, "multilayer_feature": True, "cache_dir": str(directory / "cache")},
+        "freeze_param": ["frontend.upstream"],
+        "preencoder": "linear",
+        "preencoder_conf": {"input_size": 16, "output_size": 16},
+        "normalize": None,
+        "normalize_conf": {},
+    }
+    config["encoder_conf"] |= {"input_layer": "linear"}
+    path = directory / "train.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def test_train_pack_and_transcribe(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    whole = run(config, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr[-2000:]
+    cached = list((tmp_path / "cache").rglob("*.npy"))
+    assert len(cached) == 18, "14 utterances of training and 4 of validation"
+    assert run(config, tmp_path / "half", "--max_epoch", "1").returncode == 0
+    assert run(config, tmp_path / "half", "--resume", "true").returncode == 0
+    assert same_weights(tmp_path / "whole" / "2epoch.pth", tmp_path / "half" / "2epoch.pth")
+
+    command = [sys.executable, "-m", "tympan.bin.pack", str(tmp_path / "packed"), "--model", str(tmp_path / "whole")]
+    command += ["--asr_model_file", str(tmp_path / "whole" / "2epoch.pth")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    shutil.rmtree(tmp_path / "wavlm")
+    shutil.rmtree(tmp_path / "cache")
+    wav = next((tmp_path / "valid").glob("*.wav"))
+    command = [sys.executable, "-m", "tympan.bin.transcribe", str(tmp_path / "packed"), str(wav)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "cache").exists()
+
+
+def test_training_needs_the_files_of_the_model(tmp_path: Path) -> None:
+    config = configure(tmp_path)
+    (tmp_path / "wavlm" / "model.safetensors").unlink()
+    done = run(config, tmp_path / "exp")
+    assert done.returncode == 2
+    assert "there are no weights (model.safetensors or pytorch_model.bin)" in done.stderr
+    assert "Traceback" not in done.stderr
