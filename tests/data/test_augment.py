@@ -178,7 +178,7 @@ def test_mistakes_in_effects(effects: list[object], message: str) -> None:
 
 
 def test_other_mistakes(tmp_path: Path, speech: np.ndarray) -> None:
-    with pytest.raises(UserError, match=r"noise_scp .*none\.scp: cannot be read"):
+    with pytest.raises(UserError, match=r"noise_scp .*none\.scp: no such file"):
         WaveformAugmentation(seed=0, rate=RATE, noise_scp=tmp_path / "none.scp")
     (tmp_path / "n.scp").write_text("a gone.wav\n")
     augment = WaveformAugmentation(seed=0, rate=RATE, noise_scp=tmp_path / "n.scp")

@@ -215,7 +215,7 @@ def test_broken_values_name_utterance_and_file(corpus: Path, kind: str, value: s
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "No such file or directory"),
+        (None, "no such file"),
         (np.array([{}], dtype=object), "not a file with one array of numbers"),
         (b"", "not a file with one array of numbers"),
         (b"hello", "not a file with one array of numbers"),

@@ -86,6 +86,6 @@ def test_another_zip_file_and_a_damaged_one_are_reported(tmp_path: Path, cache: 
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 255
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"asr.zip: not a readable zip file"):
+    with pytest.raises(UserError, match=r"asr.zip: damaged, or not a zip file"):
         find_model(path)
     assert list(cache.glob("[!.]*")) == []

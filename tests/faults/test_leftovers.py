@@ -36,10 +36,18 @@ def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
     others = [tmp_path / name for name in (".mine.part", ".a.ffff-1-0a0b0c.part", "x.part")]
     for other in others:
         other.write_text("not ours to remove")
+    assert remove_leftovers(tmp_path) == [part.name]
     with atomic_write(tmp_path / "now.txt") as stream:
         stream.write("in progress")
-        assert remove_leftovers(tmp_path) == [part.name]
+        assert remove_leftovers(tmp_path) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*(p.name for p in others), "now.txt"])
+
+
+def test_the_next_writer_in_the_same_directory_removes_them(tmp_path: Path) -> None:
+    leave_half(tmp_path / "score.json")
+    with atomic_write(tmp_path / "other.txt") as stream:
+        stream.write("x")
+    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"]
 
 
 def test_the_next_run_removes_them(beeps: Path, tmp_path: Path) -> None:

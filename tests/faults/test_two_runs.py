@@ -9,6 +9,12 @@ from pathlib import Path
 import pytest
 from train_corpus import command, environment, run
 
+from tympan.decode.model_files import ModelFiles
+from tympan.decode.options import BatchLimits, DecodeOptions
+from tympan.decode.session import DecodeSpec, Work, decode_data
+from tympan.errors import UserError
+from tympan.runtime.child import code_command
+
 
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_second_run_is_rejected(beeps: Path, tmp_path: Path, processes: str) -> None:
@@ -38,4 +44,22 @@ def test_a_second_run_is_rejected(beeps: Path, tmp_path: Path, processes: str) -
     again = run(beeps, tmp_path, "--max_epoch", "1")
     assert again.returncode == 0, again.stderr
     assert "has died; taking over the lock" in again.stderr
+    assert not (tmp_path / ".lock").exists()
+
+
+def test_a_second_decode_into_one_directory_is_refused(tmp_path: Path) -> None:
+    """While another process holds the directory nothing is written; what a killed one held is taken over."""
+    hold = "import sys; from pathlib import Path; from tympan.runtime.lock import directory_lock\n"
+    hold += "with directory_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    line = [*code_command(hold), str(tmp_path)]
+    spec = DecodeSpec(ModelFiles(tmp_path / "config.yaml", tmp_path / "model.pth"), DecodeOptions(), BatchLimits())
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"another run \(process {other.pid} on .*another --output_dir"):
+            decode_data([], spec, tmp_path, Work())
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+        other.kill()
+    with pytest.raises(UserError, match=r"config\.yaml"):  # the lock is free: now the model is looked for
+        decode_data([], spec, tmp_path, Work())
     assert not (tmp_path / ".lock").exists()

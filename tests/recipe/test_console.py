@@ -83,10 +83,12 @@ def test_interrupted_at_the_terminal(tmp_path: Path, child_code: int, code: int)
     assert ("saved a checkpoint; run the same command again" in errors) is (code == EXIT_REQUEUE)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_a_command_does_not_outlive_a_killed_recipe(tmp_path: Path) -> None:
     child = tmp_path / "child.py"
-    child.write_text(f"import os, time; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+    child.write_text(
+        "import os, time; from tympan.runtime.child import end_with_parent; end_with_parent()\n"  # as every command
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    )
     parent = f"""
         import subprocess, sys
         from tympan.recipe import console

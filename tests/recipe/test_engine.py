@@ -17,6 +17,7 @@ import pytest
 from tympan.errors import UserError
 from tympan.recipe.engine import Engine, Verdict, status_table
 from tympan.recipe.stage import Stage, Step, find_stage
+from tympan.runtime.child import code_command
 
 
 class Kitchen:
@@ -129,9 +130,15 @@ def test_stage_by_name_and_number() -> None:
 
 
 def test_two_runs_in_one_directory(kitchen: Kitchen) -> None:
-    engine = Engine(kitchen.root / ".tympan")
-    with engine._lock(), pytest.raises(UserError, match=f"another run .process {os.getpid()}. is working"):
-        kitchen.run()
+    hold = "import sys; from pathlib import Path; from tympan.runtime.lock import directory_lock\n"
+    hold += "with directory_lock(Path(sys.argv[1])): print('held', flush=True); sys.stdin.read()"
+    line = [*code_command(hold), str(kitchen.root)]
+    with subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=f"another run .process {other.pid} on .* is working in {kitchen.root}"):
+            kitchen.run()
+        other.kill()
 
 
 def test_found_output_needs_no_run(tmp_path: Path) -> None:

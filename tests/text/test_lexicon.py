@@ -85,7 +85,7 @@ def test_marks_of_other_formats(tmp_path: Path) -> None:
     path.write_text("TEN 0.5 T EH N\n", encoding="utf-8")
     with pytest.raises(UserError, match="is a probability"):
         read_lexicon(path)
-    with pytest.raises(UserError, match="the lexicon can't be read"):
+    with pytest.raises(UserError, match="is a directory, but a file is expected"):
         read_lexicon(tmp_path)
 
 

@@ -25,13 +25,12 @@ class Options:
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan reproduce", description=__doc__)
-    from tympan.training.manifest import NAME, file_fingerprint, read_manifest, versions
+    from tympan.training.manifest import NAME, check_finished, file_fingerprint, read_manifest, versions
 
     if not (options.exp_dir / NAME).is_file():
         raise UserError(f"{options.exp_dir} has no {NAME}: not the directory of a training run of Tympan")
     manifest = read_manifest(options.exp_dir)
-    if "weights_sha256" not in manifest:
-        raise UserError(f"{options.exp_dir}: the run has not finished; there is nothing to compare with")
+    check_finished(options.exp_dir, manifest)
     then = Path(manifest["directory"])
     if not then.is_dir():
         raise UserError(

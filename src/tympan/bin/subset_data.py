@@ -31,11 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     from tympan.data.kaldi_dir import DataDir, split_line
     from tympan.data.subset import choose
+    from tympan.files import read_text
 
     def listed(path: Path) -> set[str]:
-        if not path.is_file():
-            raise UserError(f"{path}: no such file")
-        return {split_line(line)[0] for line in path.read_text(encoding="utf-8").splitlines()} - {""}
+        return {split_line(line)[0] for line in read_text(path).splitlines()} - {""}
 
     data = DataDir.read(options.data_dir)
     if options.utt_list is not None:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from tympan.errors import UserError
+from tympan.files import explained, read_text
 
 _FLOAT = re.compile(
     r"^[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$|^[-+]?\.(?:inf|Inf|INF)$|^\.(?:nan|NaN|NAN)$"
@@ -52,13 +53,16 @@ class Document:
 
 def read_yaml(path: Path) -> Document:
     """Read a YAML file; if it can't be read or parsed, raise a UserError with line and column."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: is not UTF-8 text (byte {error.start})") from None
-    return parse_yaml(text, str(path))
+    return parse_yaml(read_text(path), str(path))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file as PyYAML's safe loader reads it, for values that are written to YAML again."""
+    with explained(path, "YAML"):
+        values = yaml.safe_load(read_text(path))
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: must be a mapping of names to values")
+    return values
 
 
 def parse_yaml(text: str, name: str) -> Document:

@@ -6,6 +6,7 @@ unpickle entries and run `cmd |` sources: a data file must not be able to run a 
 
 from __future__ import annotations
 
+import math
 import os
 import struct
 from collections.abc import Iterator
@@ -16,26 +17,24 @@ from typing import IO, BinaryIO
 import numpy as np
 from kaldiio import matio
 
-from tympan.data.audio import locate, split_ark
+from tympan.data.audio import locate, open_source
 from tympan.errors import UserError
+from tympan.files import explained, open_file
 from tympan.runtime.atomic import atomic_write
+
+_HEADER_BYTES = 32
 
 
 def read_matrix(source: str | os.PathLike[str], *, base: str | os.PathLike[str] | None = None) -> np.ndarray:
     """Read the matrix or vector at `file.ark:offset` (or at the start of a file): binary, compressed or text."""
     location = locate(source, base)
-    path, offset = split_ark(location)
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(offset or 0)
-            return _read_entry(stream, location)
-    except OSError as error:
-        raise UserError(f"{location}: {error.strerror or error}") from None
+    with open_source(location) as stream:
+        return _read_entry(stream, location)
 
 
 def read_ark(path: str | os.PathLike[str]) -> Iterator[tuple[str, np.ndarray]]:
     """Yield (id, matrix) for every entry of an archive, in order."""
-    with open(path, "rb") as stream:
+    with open_file(path) as stream:
         while True:
             key = _read_key(stream, path)
             if not key:
@@ -95,11 +94,42 @@ def _read_entry(stream: BinaryIO, place: str) -> np.ndarray:
         raise UserError(f"{place}: a pickled entry could run code when it is read; write it as a Kaldi matrix instead")
     if flag[:2] != b"\0B":
         return _read_text(stream, place)
-    try:
+    with explained(place, "a Kaldi matrix"):
+        stored_shape(stream)
         reader = matio.read_int32vector if flag[2:3] == b"\4" else matio.read_matrix_or_vector
         return np.asarray(reader(stream))
-    except (AssertionError, ValueError, struct.error) as error:
-        raise UserError(f"{place}: truncated or damaged Kaldi matrix ({error or 'unexpected bytes'})") from None
+
+
+def stored_shape(stream: BinaryIO) -> tuple[int, ...] | None:
+    """(rows, columns) or (length,) of the binary matrix that begins here, without moving; None for other formats.
+
+    ValueError for more values than the file has bytes: they must not be asked for.
+    """
+    start = stream.tell()
+    shape = _shape(stream.read(_HEADER_BYTES))
+    stream.seek(start)
+    left = os.fstat(stream.fileno()).st_size - start
+    if shape is not None and (min(shape) < 0 or math.prod(shape) > left):
+        raise ValueError(f"the header says {' x '.join(map(str, shape))} values, but only {left} bytes follow")
+    return shape
+
+
+def _shape(head: bytes) -> tuple[int, ...] | None:
+    if head[:2] != b"\0B":
+        return None
+    kind, _, rest = head[2:].partition(b" ")
+    if kind in (b"CM", b"CM2", b"CM3") and len(rest) >= 16:
+        # Compressed: smallest value, range, rows, columns.
+        return struct.unpack("<ii", rest[8:16])
+    if kind in (b"FM", b"DM") and len(rest) >= 10 and rest[0] == rest[5] == 4:
+        # Each number is preceded by its size in bytes.
+        return struct.unpack("<i", rest[1:5]) + struct.unpack("<i", rest[6:10])
+    if head[2:3] == b"\4" and len(head) >= 7:
+        # A vector of integers.
+        return struct.unpack("<i", head[3:7])
+    if kind in (b"FV", b"DV") and len(rest) >= 5 and rest[0] == 4:
+        return struct.unpack("<i", rest[1:5])
+    return None
 
 
 def _read_text(stream: BinaryIO, place: str) -> np.ndarray:

@@ -7,8 +7,8 @@ import math
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import BinaryIO, Literal
 
 import numpy as np
@@ -17,17 +17,33 @@ import soxr
 
 from tympan.data.audio_header import ark_entry, check_whole
 from tympan.errors import UserError
+from tympan.files import explained, open_file
 
 Source = str | os.PathLike[str]
 
 BLOCK_FRAMES = 1 << 18
 DIFFERENT = 0.01
 
-_ARK_ENTRY = re.compile(r"^(.+):(\d+)$")
+MOST_FRAMES_PER_BYTE = 8192
+"""A header with more samples than this for each byte of the file is wrong: FLAC stores silence with about 4,700."""
+RATES_HZ = (100, 1_000_000)
+_TRUSTED_SAMPLES = 1 << 26
+"""Memory for so many samples (256 MB) is taken at once; beyond that it grows with what could be decoded."""
+
+_ARK_ENTRY = re.compile(r"^(.+):(\d{1,18})$", re.DOTALL)
+
+Problem = Literal["missing", "unreadable", "truncated", "not-finite"]
 
 
 class AudioError(UserError):
-    """A recording that is missing, unreadable or truncated."""
+    """A recording that is missing, unreadable, truncated, or contains NaN or infinity."""
+
+    def __init__(self, message: str, problem: Problem = "unreadable") -> None:
+        super().__init__(message)
+        self.problem: Problem = problem
+
+    def __reduce__(self) -> tuple[type[AudioError], tuple[str, Problem]]:
+        return AudioError, (str(self), self.problem)
 
 
 @dataclass(frozen=True)
@@ -63,12 +79,14 @@ def read_audio(
     start_s: float = 0.0,
     end_s: float | None = None,
     allow_pipes: bool = False,
+    allow_nan: bool = False,
     base: Source | None = None,
 ) -> Audio:
     """Decode `source`, or its part from `start_s` to `end_s`. Resample it to `rate` if one is given.
 
     `channel` is the index of a channel, `mean` for the mean of all channels, or None to keep them all.
-    A relative path is looked up in the current directory, then in `base` (the data directory).
+    A relative path is looked up in the current directory, then in `base` (the data directory). Audio with NaN or
+    infinity is an AudioError unless `allow_nan`.
     """
     location = locate(source, base)
     with _opened(source, location, allow_pipes=allow_pipes) as file:
@@ -78,8 +96,9 @@ def read_audio(
             raise AudioError(f"{location}: the segment starts at {start_s:g} s, but the recording ends at {_end(file)}")
         own_rate = int(file.samplerate)
         if channel is not None:
-            return _decode_channel(file, location, first, last, channel=channel, rate=rate or own_rate)
-        samples = _decode(file, location, first, last)
+            blocks = _blocks(file, location, first, last, allow_nan=allow_nan)
+            return _decode_channel(file, blocks, location, last - first, channel=channel, rate=rate or own_rate)
+        samples = _decode(file, _blocks(file, location, first, last, allow_nan=allow_nan))
     if rate is not None and rate != own_rate:
         return Audio(resample(samples, own_rate, rate), rate)
     return Audio(samples, own_rate)
@@ -92,12 +111,16 @@ def audio_info(source: Source, *, allow_pipes: bool = False, base: Source | None
 
 
 def check_audio(source: Source, *, allow_pipes: bool = False, base: Source | None = None) -> AudioInfo:
-    """Like `audio_info`, but raise AudioError for a truncated recording. Compressed formats are decoded completely."""
+    """Like `audio_info`, but raise AudioError for a recording that is truncated or contains NaN or infinity.
+
+    Compressed and floating-point formats are decoded completely, block by block.
+    """
     location = locate(source, base)
     with _opened(source, location, allow_pipes=allow_pipes) as file:
         info = AudioInfo(rate=file.samplerate, frames=file.frames, channels=file.channels)
-        if file.format in ("FLAC", "OGG", "MP3"):
-            _decode(file, location, 0, file.frames)
+        if file.format in ("FLAC", "OGG", "MP3") or file.subtype in ("FLOAT", "DOUBLE"):
+            for _ in _blocks(file, location, 0, file.frames):
+                pass
     return info
 
 
@@ -165,20 +188,36 @@ def split_ark(source: str) -> tuple[str, int | None]:
     return match[1], int(match[2])
 
 
+def open_source(location: str) -> BinaryIO:
+    """The file of `file.ark:123` or `file`, at its offset. UserError if it is no regular file, or ends before."""
+    path, offset = split_ark(location)
+    stream = open_file(path)
+    if offset is not None and offset >= os.fstat(stream.fileno()).st_size:
+        stream.close()
+        raise UserError(f"{location}: the archive ends before this offset")
+    stream.seek(offset or 0)
+    return stream
+
+
 def _opened(source: Source, location: str, *, allow_pipes: bool) -> soundfile.SoundFile:
     if is_pipe(source):
         return _opened_pipe(location, allow_pipes=allow_pipes)
     path, offset = split_ark(location)
+    if not os.path.exists(path):
+        raise AudioError(f"{location}: there is no such file", "missing")
     try:
-        if offset is None:
-            with open(path, "rb") as stream:
-                _require_whole(stream, Path(path).stat().st_size, location)
-            return soundfile.SoundFile(path)
-        with open(path, "rb") as stream:
-            stream.seek(offset)
-            return _opened_bytes(ark_entry(stream), location)
-    except (OSError, ValueError, soundfile.LibsndfileError) as error:
-        raise AudioError(f"{location}: {_reason(error)}") from None
+        with open_source(location) as stream:
+            if offset is not None:
+                with explained(location, "audio"):
+                    content = ark_entry(stream)
+                return _opened_bytes(content, location)
+            size = os.fstat(stream.fileno()).st_size
+            _require_whole(stream, size, location)
+    except AudioError:
+        raise
+    except UserError as error:
+        raise AudioError(str(error)) from None
+    return _opened_sound(path, size, location)
 
 
 def _opened_pipe(command: str, *, allow_pipes: bool) -> soundfile.SoundFile:
@@ -191,34 +230,76 @@ def _opened_pipe(command: str, *, allow_pipes: bool) -> soundfile.SoundFile:
     if result.returncode != 0:
         tail = result.stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
         raise AudioError(f"'{command}' exited with code {result.returncode}: {' '.join(tail) or 'no message'}")
-    try:
-        return _opened_bytes(result.stdout, command)
-    except (ValueError, soundfile.LibsndfileError) as error:
-        raise AudioError(f"'{command}': {_reason(error)}") from None
+    return _opened_bytes(result.stdout, f"'{command}'")
 
 
 def _opened_bytes(content: bytes, location: str) -> soundfile.SoundFile:
     _require_whole(io.BytesIO(content), len(content), location)
-    return soundfile.SoundFile(io.BytesIO(content))
+    return _opened_sound(io.BytesIO(content), len(content), location)
+
+
+def _opened_sound(file: str | io.BytesIO, size: int, location: str) -> soundfile.SoundFile:
+    """Opened by libsndfile, with a header that a file of this size can have."""
+    try:
+        sound = soundfile.SoundFile(file)
+    except Exception as error:  # of a library that parses damaged bytes
+        raise AudioError(f"{location}: {_reason(error)}") from None
+    lowest, highest = RATES_HZ
+    problem = None
+    if not lowest <= sound.samplerate <= highest:
+        problem = f"a sample rate of {sound.samplerate} Hz; {lowest} to {highest} Hz is expected"
+    elif not 0 <= sound.frames <= MOST_FRAMES_PER_BYTE * size:
+        problem = f"{sound.frames} samples, which a file of {size} bytes cannot contain"
+    if problem is not None:
+        sound.close()
+        raise AudioError(f"{location}: damaged: the header says {problem}")
+    return sound
 
 
 def _require_whole(stream: BinaryIO, size: int, location: str) -> None:
-    problem = check_whole(stream, size)
+    try:
+        problem = check_whole(stream, size)
+    except Exception as error:  # damaged bytes where a header has numbers
+        problem = f"the header is damaged ({error})"
     if problem is not None:
-        raise AudioError(f"{location}: {problem}")
+        raise AudioError(f"{location}: {problem}", "truncated" if "truncated" in problem else "unreadable")
 
 
-def _decode(file: soundfile.SoundFile, location: str, first: int, last: int) -> np.ndarray:
+def _blocks(
+    file: soundfile.SoundFile, location: str, first: int, last: int, *, allow_nan: bool = False
+) -> Iterator[np.ndarray]:
+    """Samples `first` to `last`, block by block: a header that promises too much costs no memory."""
+    done = first
     if first:
-        file.seek(first)
-    samples = _next(file, location, max(last - first, 0))
-    if len(samples) < last - first:
-        raise _truncated(file, location, first + len(samples))
-    return samples
+        _seek(file, location, first)
+    while done < last:
+        block = _next(file, location, min(BLOCK_FRAMES, last - done))
+        if len(block) == 0:
+            raise AudioError(
+                f"{location}: truncated: {done} samples could be decoded, but the header says {file.frames}",
+                "truncated",
+            )
+        if not allow_nan and not np.isfinite(block).all():
+            raise AudioError(f"{location}: contains NaN or infinity", "not-finite")
+        done += len(block)
+        yield block
+
+
+def _decode(file: soundfile.SoundFile, blocks: Iterator[np.ndarray]) -> np.ndarray:
+    parts = list(blocks)
+    if not parts:
+        return np.zeros((0, file.channels) if file.channels > 1 else 0, dtype=np.float32)
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _decode_channel(
-    file: soundfile.SoundFile, location: str, first: int, last: int, *, channel: int | Literal["mean"], rate: int
+    file: soundfile.SoundFile,
+    blocks: Iterator[np.ndarray],
+    location: str,
+    frames: int,
+    *,
+    channel: int | Literal["mean"],
+    rate: int,
 ) -> Audio:
     """Read one channel in blocks, so that memory holds only the resampled channel, not the whole recording."""
     if channel != "mean":
@@ -227,18 +308,16 @@ def _decode_channel(
     own_rate = int(file.samplerate)
     stream = None if rate == own_rate else soxr.ResampleStream(own_rate, rate, 1, dtype="float32", quality="HQ")
     # The resampler rounds the length. Memory that is never written to is not really allocated.
-    samples = np.empty(math.ceil(max(last - first, 0) * rate / own_rate) + 1, dtype=np.float32)
-    if first:
-        file.seek(first)
-    done, filled = first, 0
-    while done < last:
-        block = _next(file, location, min(BLOCK_FRAMES, last - done))
-        if len(block) == 0:
-            raise _truncated(file, location, done)
+    promised = math.ceil(max(frames, 0) * rate / own_rate) + 1
+    samples = np.empty(min(promised, _TRUSTED_SAMPLES), dtype=np.float32)
+    done = filled = 0
+    for block in blocks:
         done += len(block)
         part = mixer(block)
         if stream is not None:
-            part = stream.resample_chunk(part, last=done >= last)
+            part = stream.resample_chunk(part, last=done >= frames)
+        if filled + len(part) > len(samples):
+            samples = np.concatenate([samples[:filled], np.empty(len(samples) + len(part), dtype=np.float32)])
         samples[filled : filled + len(part)] = part
         filled += len(part)
     return Audio(samples[:filled], rate, mixer.channels_differ)
@@ -247,12 +326,15 @@ def _decode_channel(
 def _next(file: soundfile.SoundFile, location: str, frames: int) -> np.ndarray:
     try:
         return np.asarray(file.read(frames, dtype="float32"))
-    except soundfile.LibsndfileError as error:
+    except Exception as error:  # of a library that decodes damaged bytes
         raise AudioError(f"{location}: {_reason(error)}") from None
 
 
-def _truncated(file: soundfile.SoundFile, location: str, decoded: int) -> AudioError:
-    return AudioError(f"{location}: truncated: {decoded} samples could be decoded, but the header says {file.frames}")
+def _seek(file: soundfile.SoundFile, location: str, frame: int) -> None:
+    try:
+        file.seek(frame)
+    except Exception as error:  # of a library that decodes damaged bytes
+        raise AudioError(f"{location}: {_reason(error)}") from None
 
 
 def _end(file: soundfile.SoundFile) -> str:
@@ -260,10 +342,6 @@ def _end(file: soundfile.SoundFile) -> str:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return "there is no such file"
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
     if isinstance(error, soundfile.LibsndfileError):
         return f"cannot be decoded as audio ({error.error_string.strip() or 'truncated or damaged'})"
     return str(error)

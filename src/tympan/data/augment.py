@@ -18,6 +18,7 @@ from tympan.data.effects import Effects
 from tympan.data.seeds import rng_for
 from tympan.data.waveform_effects import change_speed
 from tympan.errors import UserError
+from tympan.files import read_text
 
 _SILENT_POWER = 1e-10
 
@@ -32,9 +33,9 @@ class Recordings:
     @classmethod
     def read(cls, scp: str | os.PathLike[str], *, option: str) -> Recordings:
         try:
-            lines = Path(scp).read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"{option} {os.fspath(scp)}: cannot be read: {error}") from None
+            lines = read_text(scp).splitlines()
+        except UserError as error:
+            raise UserError(f"{option} {error}") from None
         sources = tuple(line.split(None, 1)[-1].strip() for line in lines if line.strip())
         if not sources:
             raise UserError(f"{option} {os.fspath(scp)}: the file is empty")

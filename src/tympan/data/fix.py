@@ -11,7 +11,7 @@ from tympan.data.kaldi_dir import DataDir, kind_of, parse_segment, write_table
 from tympan.data.validate import Report
 from tympan.errors import UserError
 
-_BROKEN_AUDIO = ("missing-audio", "unreadable-audio", "truncated-audio", "empty-audio")
+_BROKEN_AUDIO = ("missing-audio", "unreadable-audio", "truncated-audio", "not-finite-audio", "empty-audio")
 _BROKEN_UTTERANCE = ("empty-text", "segment", "missing-archive")
 _BROKEN_LINE = (
     "byte-order-mark",

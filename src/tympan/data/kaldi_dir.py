@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import re
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tympan.data.audio import is_pipe, locate
 from tympan.errors import UserError
+from tympan.files import open_file
 from tympan.runtime.atomic import atomic_write
 
 Table = dict[str, str]
@@ -222,7 +224,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
     table: Table = {}
     faults = []
     try:
-        with place.open(encoding="utf-8") as stream:
+        with io.TextIOWrapper(open_file(place), encoding="utf-8") as stream:
             for number, line in enumerate(stream, 1):
                 key, value = split_line(line)
                 if number == 1 and key.startswith(BYTE_ORDER_MARK):
@@ -234,8 +236,6 @@ def read_table(path: str | os.PathLike[str]) -> Table:
                 elif key in table:
                     faults.append(f"{place}:{number}: '{key}' appears twice")
                 table[key] = value
-    except FileNotFoundError:
-        raise UserError(f"{place}: no such file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{place}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     if faults:

@@ -103,6 +103,7 @@ def _read_kept(path: Path, stamp: dict[str, int]) -> Ints | None:
         with path.open("rb") as stream:
             if json.loads(np.load(stream, allow_pickle=False).tobytes()) != stamp:
                 return None
-            return np.asarray(np.load(stream, allow_pickle=False), dtype=np.int64)
-    except (OSError, ValueError, EOFError):
+            lengths = np.asarray(np.load(stream, allow_pickle=False), dtype=np.int64)
+            return lengths if lengths.ndim == 2 and lengths.shape[1] == 2 and (lengths >= 0).all() else None
+    except Exception:  # a damaged cache costs only the time to measure again
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
+from tympan.files import read_text
 
 PATHS = ("path", "audio", "audio_filepath", "wav", "file")
 TEXTS = ("text", "sentence", "transcript", "transcription")
@@ -47,12 +48,7 @@ def read_manifest(manifest: Path, *, audio_dir: Path | None = None) -> DataDir:
 
 def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
     """Yield line number and columns. The suffix .json or .jsonl means JSON lines, .tsv tabs, any other commas."""
-    try:
-        text = manifest.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise UserError(f"{manifest}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{manifest}: byte {error.start} is not UTF-8; save the file as UTF-8") from None
+    text = read_text(manifest, encoding="utf-8-sig")
     if manifest.suffix in (".json", ".jsonl"):
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
@@ -81,7 +77,7 @@ def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
 def _json_object(line: str, place: str) -> Mapping[str, object]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{place}: not JSON ({error}); each line must be one object") from None
     if not isinstance(row, dict):
         raise UserError(f'{place}: each line must be an object such as {{"path": "a.wav", "text": "..."}}')

@@ -12,12 +12,13 @@ from typing import Literal
 import numpy as np
 
 from tympan.data.ark import read_matrix
-from tympan.data.audio import Audio, AudioInfo, audio_info, is_pipe, locate, read_audio, split_ark
+from tympan.data.audio import Audio, AudioInfo, audio_info, is_pipe, locate, open_source, read_audio
 from tympan.data.kaldi_dir import Segment, parse_segment
 from tympan.data.matrix_header import matrix_shape
 from tympan.data.seeds import rng_for
 from tympan.data.table import Table
 from tympan.errors import UserError
+from tympan.files import explained, require_file
 
 Value = np.ndarray | str
 
@@ -193,23 +194,19 @@ def _kaldi_ark(value: str, context: Context) -> np.ndarray:
 def _holds_audio(value: str, context: Context) -> bool:
     if is_pipe(value):
         return True
-    path, offset = split_ark(locate(value, context.base))
-    try:
-        with open(path, "rb") as stream:
-            stream.seek(offset or 0)
-            return stream.read(4) in (b"RIFF", b"fLaC", b"AUDI", b"OggS", b"NIST")
-    except OSError as error:
-        raise UserError(f"{value}: {error.strerror or error}") from None
+    with open_source(locate(value, context.base)) as stream:
+        return stream.read(4) in (b"RIFF", b"fLaC", b"AUDI", b"OggS", b"NIST")
 
 
 def _npy(value: str, context: Context, *, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
-    try:
-        array = np.load(locate(value, context.base), mmap_mode=mmap_mode, allow_pickle=False)
-    except OSError as error:
-        raise UserError(f"{value}: cannot be read: {error.strerror or error}") from None
-    except (ValueError, EOFError):
-        raise UserError(f"{value}: not a file with one array of numbers, as written by numpy.save") from None
-    if not isinstance(array, np.ndarray) or array.ndim == 0:
+    location = locate(value, context.base)
+    require_file(location)
+    with explained(value, "a file with one array of numbers, as written by numpy.save"):
+        # Mapped, because numpy would take the memory that a damaged header asks for before it reads.
+        array = np.load(location, mmap_mode="r", allow_pickle=False)
+        if mmap_mode is None:
+            array = np.array(array)
+    if not isinstance(array, np.ndarray) or array.ndim == 0 or array.dtype.kind not in "fiu":
         raise UserError(f"{value}: expected an array of shape (time,) or (time, dim)")
     return array
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tympan.data.kept import keep, kept_path
 from tympan.errors import UserError
+from tympan.files import open_file
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -41,13 +42,11 @@ class Table:
 
     def _open(self) -> None:
         try:
-            with self.path.open("rb") as stream:
+            with open_file(self.path) as stream:
                 status = os.fstat(stream.fileno())
                 if status.st_size == 0:
                     raise UserError(f"{self.path}: the file is empty")
                 self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        except (FileNotFoundError, IsADirectoryError):
-            raise UserError(f"{self.path}: no such file") from None
         except OSError as error:
             raise UserError(f"{self.path}: cannot be read: {error.strerror}") from None
         self.stamp = {"version": _VERSION, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -205,12 +204,26 @@ def _read_cache(path: Path, stamp: dict[str, int]) -> Columns | None:
     try:
         with path.open("rb") as stream:
             header = json.loads(stream.read(_HEADER_BYTES))
-    except (OSError, ValueError):
+        layout = header.pop("columns", None)
+        if header != stamp or layout is None:
+            return None
+        columns: Columns = {
+            name: np.memmap(path, dtype=place["dtype"], mode="r", offset=place["offset"], shape=(place["count"],))
+            for name, place in layout.items()
+        }
+        return columns if _is_table(columns, stamp) else None
+    except Exception:  # a damaged cache costs only the time to parse the file again
         return None
-    layout = header.pop("columns", None)
-    if header != stamp or layout is None:
-        return None
-    return {
-        name: np.memmap(path, dtype=place["dtype"], mode="r", offset=place["offset"], shape=(place["count"],))
-        for name, place in layout.items()
-    }
+
+
+def _is_table(columns: Columns, stamp: dict[str, int]) -> bool:
+    """Whether the columns belong together, and point into the file."""
+    ids, starts, ends = (columns[name] for name in ("ids", "starts", "ends"))
+    order = columns.get("order", starts)
+    are_numbers = all(column.dtype == np.int64 for column in (starts, ends, order))
+    return (
+        ids.dtype.kind == "S"
+        and are_numbers
+        and len(ids) == len(starts) == len(ends) == len(order) > 0
+        and bool(0 <= starts[0] <= ends[-1] <= stamp["size"])
+    )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import BYTE_ORDER_MARK, OPTIONAL_VALUE, parse_segment, split_line
 from tympan.errors import UserError
+from tympan.files import open_file
 
 
 @dataclass(frozen=True, order=True)
@@ -44,7 +45,7 @@ def scan_table(path: Path) -> ScannedTable:
     """Read a file leniently and list what a strict reader would reject."""
     table = ScannedTable(path)
     last_key = ""
-    with path.open("rb") as stream:
+    with open_file(path) as stream:
         for number, raw in enumerate(stream, 1):
 
             def add(kind: str, message: str, key: str = "", number: int = number) -> None:

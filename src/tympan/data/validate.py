@@ -69,6 +69,8 @@ def validate(
     if "wav.scp" not in tables and "feats.scp" not in tables:
         raise UserError(f"{directory}: not a data directory: it has neither wav.scp nor feats.scp")
     faults = [fault for table in tables.values() for fault in table.faults]
+    if not _utterance_table(tables).entries:
+        faults.append(Fault(str(_utterance_table(tables).path), 0, "empty-directory", "the file lists no utterances"))
     faults += _missing_files(directory, tables)
     faults += _cross_faults(tables)
     faults += _text_faults(tables)
@@ -230,9 +232,7 @@ def _check_recordings(
         try:
             info = check_audio(source, allow_pipes=allow_pipes, base=directory)
         except AudioError as error:
-            message = str(error)
-            kind = "missing-audio" if "no such file" in message else "unreadable-audio"
-            problems.append((key, "truncated-audio" if "truncated" in message else kind, message))
+            problems.append((key, f"{error.problem}-audio", str(error)))
             continue
         if info.frames == 0:
             problems.append((key, "empty-audio", f"{source}: the recording has no samples"))

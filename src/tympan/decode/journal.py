@@ -104,7 +104,7 @@ class Journal:
                         before = dict(record["conditions"])
                     else:
                         self._take(record)
-                except (ValueError, KeyError, TypeError):
+                except Exception:  # a damaged line: what comes behind it is decoded again
                     break
                 whole += len(line)
         if before != self.conditions:

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from tympan.config.yaml_text import read_yaml
+from tympan.config.yaml_text import read_mapping, read_yaml
 from tympan.decode.options import ModelFileOptions, read_settings
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
@@ -105,7 +103,7 @@ class ModelFiles:
         features = self.asr_train_config.parent / FEATURES_FILE
         if features.is_file():
             found[FEATURES_FILE] = features
-            statistics = _read_mapping(features).get("cmvn")
+            statistics = read_mapping(features).get("cmvn")
             found["cmvn"] = None if statistics is None else features.parent / statistics
         return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
@@ -166,7 +164,7 @@ def chosen_files(options: ModelFileOptions, *, model: str | os.PathLike[str] | N
 
 def _published(folder: Path) -> ModelFiles:
     """ESPnet2's packed models: meta.yaml names the files below the folder."""
-    meta = _read_mapping(folder / "meta.yaml")
+    meta = read_mapping(folder / "meta.yaml")
     named = {**(meta.get("files") or {}), **(meta.get("yaml_files") or {})}
     for name in ("asr_train_config", "asr_model_file"):
         if not isinstance(named.get(name), str):
@@ -190,16 +188,6 @@ def _first(folder: Path, names: Sequence[str]) -> Path:
         f"{folder}: none of {', '.join(names)} is here ({found}). Give a folder that `tympan pack` made; asr_inference "
         "and pack also take the file itself, as --asr_model_file"
     )
-
-
-def _read_mapping(path: Path) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: not readable as YAML: {error}") from None
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: must be a mapping of names to values")
-    return values
 
 
 # The model hub. Its package is optional.

@@ -18,11 +18,13 @@ from tympan.config.model import MODEL, SpeechToTextConfig
 from tympan.config.option import options_of
 from tympan.config.read import load_training_config
 from tympan.config.train import TrainConfig
+from tympan.config.yaml_text import read_mapping
 from tympan.decode.load import filled_model, load_model
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
 from tympan.decode.options import DecodeOptions, merged_options
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.models.adapter import has_separate_adapters
 from tympan.models.build import speech_kind
 from tympan.models.inputs import build_inputs
@@ -63,7 +65,7 @@ def pack_model(
 def _write(files: ModelFiles, output: Path, options: DecodeOptions | None, *, allow_import: bool) -> None:
     _pack_recognizer(files, output, allow_import=allow_import)
     if files.lm_train_config is not None and files.lm_file is not None:
-        values = _read(files.lm_train_config)
+        values = read_mapping(files.lm_train_config)
         config = _model_options(values, LmTrainConfig)
         _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
         _write_weights(load_weights(files.lm_file), output / "lm" / "model.safetensors")
@@ -93,7 +95,7 @@ def _ngram_suffix(path: Path) -> str:
 
 
 def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> None:
-    values = _read(files.asr_train_config)
+    values = read_mapping(files.asr_train_config)
     kind = speech_kind(values)
     config = _model_options(values, kind.config_class)
     training = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
@@ -111,7 +113,7 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
         config["g2p"] = "lexicon.txt"
     symbols = values.get("non_linguistic_symbols")
     if isinstance(symbols, str):
-        symbols = [line for line in files.find(symbols).read_text(encoding="utf-8").splitlines() if line.strip()]
+        symbols = [line for line in read_text(files.find(symbols)).splitlines() if line.strip()]
     config["non_linguistic_symbols"] = symbols
     stats = (config.get("normalize_conf") or {}).get("stats_file")
     if stats is not None:
@@ -140,7 +142,7 @@ def _pack_features(folder: Path, output: Path) -> None:
     """Write the settings of stored features and their statistics."""
     if not (folder / FEATURES_FILE).exists():
         return
-    values = _read(folder / FEATURES_FILE)
+    values = read_mapping(folder / FEATURES_FILE)
     if values.get("cmvn"):
         shutil.copyfile(folder / values["cmvn"], output / "cmvn.ark")
         values = {**values, "cmvn": "cmvn.ark"}
@@ -167,13 +169,6 @@ def _write_weights(weights: Mapping[str, Tensor], target: Path) -> None:
     # Not save_file: only the user who packs could read its files, and a packed model is for others.
     with atomic_write(target, "wb") as stream:
         stream.write(save(weights))
-
-
-def _read(path: Path) -> dict[str, Any]:
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(values, dict):
-        raise UserError(f"{path}: must be a mapping of options to values")
-    return values
 
 
 def _write_yaml(path: Path, values: Mapping[str, Any]) -> None:

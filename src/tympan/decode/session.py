@@ -29,6 +29,7 @@ from tympan.decode.segments import plan_by_length
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.executor import map_jobs
+from tympan.runtime.lock import directory_lock
 from tympan.runtime.malloc import keep_freed_memory
 
 logger = logging.getLogger(__name__)
@@ -89,7 +90,15 @@ class Summary:
 
 
 def decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: Path, work: Work) -> Summary:
-    """Decode every utterance. The results are written to `output_dir` in the order of the utterances."""
+    """Decode every utterance. The results are written to `output_dir` in the order of the utterances.
+
+    UserError if another process decodes into it: they would mix their results.
+    """
+    with directory_lock(output_dir, advice="or give this one another --output_dir"):
+        return _decode_data(utterances, spec, output_dir, work)
+
+
+def _decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: Path, work: Work) -> Summary:
     began = time.monotonic()
     journal = Journal(output_dir / "logdir" / "results.jsonl", _conditions(spec), resume=work.resume)
     origins = {utterance.id: origin_of(utterance) for utterance in utterances}

@@ -16,9 +16,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-import yaml
 
 from tympan.config.model import SpeechTrainConfig
+from tympan.config.yaml_text import read_mapping
 from tympan.data.audio import Audio, Mixer, require_channel
 from tympan.decode.model_files import FEATURES_FILE
 from tympan.errors import UserError
@@ -73,7 +73,7 @@ class FeatureRecipe:
             mfcc=replace(options.mfcc, dither=0.0),
             pitch_post=replace(options.pitch_post, delta_pitch_noise_stddev=0.0),
         )
-        cmvn = yaml.safe_load(path.read_text(encoding="utf-8")).get("cmvn")
+        cmvn = read_mapping(path).get("cmvn")
         self.stats = None if cmvn is None else read_stats(path.parent / cmvn)
 
     @property

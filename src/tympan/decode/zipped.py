@@ -7,33 +7,32 @@ import os
 import shutil
 import stat
 import zipfile
-import zlib
 from pathlib import Path, PurePosixPath
 
 from tympan.errors import UserError
+from tympan.files import explained, open_file
 from tympan.runtime.atomic import atomic_folder
 
 MOST_BYTES = 64 * 2**30
 """Largest size of an unpacked model."""
 MOST_FILES = 10_000
+MOST_DEPTH = 50
+"""Folders inside each other."""
 MOST_RATIO = 200
 """Highest compression ratio to accept. Weights hardly compress, so a zip file above this is not a model."""
 
 
 def unpacked(path: Path) -> Path:
     """The folder with the files of a packed model. The same file is unpacked once."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            _check(path, entries)
-            folder = cache_folder() / _digest(path)
-            if not folder.exists():
-                folder.parent.mkdir(parents=True, exist_ok=True)
-                with atomic_folder(folder) as target:
-                    for entry in entries:
-                        _unpack(archive, entry, target)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-        raise UserError(f"{path}: not a readable zip file ({error})") from None
+    with open_file(path) as stream, explained(path, "a zip file"), zipfile.ZipFile(stream) as archive:
+        entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+        _check(path, entries)
+        folder = cache_folder() / _digest(path)
+        if not folder.exists():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_folder(folder) as target:
+                for entry in entries:
+                    _unpack(archive, entry, target)
     return folder
 
 
@@ -51,6 +50,8 @@ def _check(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         is_outside = name.is_absolute() or ".." in name.parts or ":" in name.parts[0]
         if is_outside or stat.S_ISLNK(entry.external_attr >> 16):
             raise UserError(f"{path}: rejected: '{entry.filename}' would be written outside the model's folder")
+    if max(len(name.parts) for name in names) > MOST_DEPTH:
+        raise UserError(f"{path}: rejected: it has more than {MOST_DEPTH} folders inside each other")
     size = sum(entry.file_size for entry in entries)
     if len(entries) > MOST_FILES or size > min(MOST_BYTES, MOST_RATIO * max(path.stat().st_size, 1)):
         raise UserError(

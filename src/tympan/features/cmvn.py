@@ -56,6 +56,11 @@ def read_stats(path: str | os.PathLike[str]) -> Floats:
     stats = read_matrix(path)
     if stats.ndim != 2 or stats.shape[0] != 2 or stats.shape[1] < 2:
         raise UserError(f"{path}: not CMVN statistics: expected a matrix with 2 rows, found shape {stats.shape}")
+    if not np.isfinite(stats).all() or stats[0, -1] < 1 or (stats[1, :-1] < 0).any():
+        raise UserError(
+            f"{path}: damaged CMVN statistics: a number is not finite, the count is below 1, or a sum of squares is "
+            "negative"
+        )
     return stats
 
 

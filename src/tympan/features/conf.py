@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from tympan.errors import UserError
+from tympan.files import read_text
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -23,12 +24,7 @@ _TRUE, _FALSE = ("true", "t", "1", ""), ("false", "f", "0")
 def read_conf(path: str | os.PathLike[str], kind: type[Options]) -> Options:
     """Options from a conf file; names may be spelled with '-' or '_'. All mistakes are reported together."""
     file = Path(path)
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise UserError(f"{file}: not UTF-8 text; a conf file has one '--name=value' per line") from None
+    lines = read_text(file, kind="conf file", encoding="utf-8-sig").splitlines()
     values: dict[str, tuple[str, str]] = {}
     mistakes = []
     for number, line in enumerate(lines, 1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,6 +10,7 @@ from typing import Literal, get_args
 import numpy as np
 import yaml
 
+from tympan.config.yaml_text import read_mapping
 from tympan.data.audio import Audio, resample
 from tympan.data.seeds import rng_for
 from tympan.errors import UserError
@@ -134,8 +134,8 @@ def save_options(path: str | os.PathLike[str], options: FeatureOptions, *, cmvn:
 def load_options(path: str | os.PathLike[str]) -> FeatureOptions:
     """Read features.yaml. Its `cmvn` is a file next to it, which `features.cmvn.read_stats` reads."""
     place = str(path)
-    content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    if not isinstance(content, Mapping) or "feats_type" not in content:
+    content = read_mapping(Path(path))
+    if "feats_type" not in content:
         raise UserError(f"{place}: expected a mapping with feats_type, fs, fbank and pitch")
     feats_type = content["feats_type"]
     rate = {"sample_frequency": content["fs"]} if content.get("fs") else {}

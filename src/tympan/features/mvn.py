@@ -5,7 +5,6 @@ Shapes: features (batch, time, size), lengths (batch,).
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,8 @@ from torch import Tensor, nn
 
 from tympan.config.range import Range
 from tympan.errors import UserError
+from tympan.features.arrays import Floats
+from tympan.files import explained, open_file
 from tympan.nn.masks import length_mask
 
 
@@ -88,17 +89,31 @@ def _zero_padding(features: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _read_statistics(path: Path, eps: float) -> tuple[Tensor, Tensor]:
-    try:
-        stats = np.load(path, allow_pickle=False)
+    kind = "a statistics file with count, sum and sum_square"
+    advice = "; --collect_stats true creates it"
+    if not path.exists():
+        raise UserError(f"{path}: no such statistics file{advice}")
+    with open_file(path) as stream, explained(path, kind, advice=advice):
+        stats = np.load(stream, allow_pickle=False)
         if isinstance(stats, np.ndarray):  # Kaldi: sums and their count, then sums of squares
             count, total, total_square = stats[0, -1], stats[0, :-1], stats[1, :-1]
         else:
             count, total, total_square = stats["count"], stats["sum"], stats["sum_square"]
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such statistics file; --collect_stats true creates it") from None
-    except (OSError, ValueError, KeyError, IndexError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path}: not a statistics file with count, sum and sum_square ({error})") from None
+        mean, std = _moments(count, total, total_square, eps)
+    return torch.from_numpy(np.asarray(mean, np.float32)), torch.from_numpy(np.asarray(std, np.float32))
+
+
+def _moments(count: Floats, total: Floats, total_square: Floats, eps: float) -> tuple[Floats, Floats]:
+    """Mean and deviation. ValueError for sums that no features can have."""
+    if count.ndim or total.ndim != 1 or total.shape != total_square.shape or not total.size:
+        raise ValueError(f"sums of shape {total.shape} and {total_square.shape}")
+    if not (1 <= count < np.inf and np.isfinite(total).all() and (total_square >= 0).all()):
+        raise ValueError("a count below 1, a number that is not finite, or a negative sum of squares")
     mean = total / count
     variance = total_square / count - mean * mean
-    std = np.sqrt(np.maximum(variance, eps))
-    return torch.from_numpy(np.asarray(mean, np.float32)), torch.from_numpy(np.asarray(std, np.float32))
+    if not (np.abs(mean) < 1e30).all() or not (variance < 1e30).all():
+        raise ValueError("a mean or variance that is not finite")
+    # Rounding can make the variance of constant features negative, but not by much.
+    if (variance < -1e-3 * (1 + mean * mean)).any():
+        raise ValueError("a negative variance")
+    return mean, np.sqrt(np.maximum(variance, eps))

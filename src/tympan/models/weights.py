@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from tympan.errors import UserError
+from tympan.files import explained, require_file
 from tympan.models.adapter import is_adapter, without_merged_adapters
 
 
@@ -22,8 +22,7 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     them are left out: the model is the same without them.
     """
     path = Path(path)
-    if not path.is_file():
-        raise UserError(f"{path}: no such weights file")
+    require_file(path, kind="weights file")
     content = _load_safetensors(path) if path.suffix == ".safetensors" else _load_torch(path)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         _refuse_adapted_checkpoint(path, content)
@@ -76,6 +75,11 @@ def fill_weights(
         for name in sorted(own.keys() & weights.keys())
         if weights[name].shape != own[name].shape
     ]
+    damaged = [
+        name for name, tensor in weights.items() if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+    ]
+    if damaged:
+        raise UserError(f"{weights_path}: contains NaN or infinity ({_some(sorted(damaged))}); use another file")
     if missing or extra or shapes:
         lines = [f"{weights_path}: these weights do not match the model in {config_path}:"]
         lines += [f"  missing: {_some(missing)}"] * bool(missing)
@@ -101,19 +105,16 @@ def _some(names: list[str]) -> str:
 
 
 def _load_safetensors(path: Path) -> dict[str, Tensor]:
-    try:
+    with explained(path, "a safetensors file"):
         return load_file(path)
-    except SafetensorError as error:
-        raise UserError(f"{path}: not a readable safetensors file ({error})") from None
 
 
 def _load_torch(path: Path) -> object:
-    try:
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise UserError(
-            f"{path}: contains more than tensors, so reading it could run code; save only its state dict, or use "
-            "safetensors"
-        ) from None
-    except (RuntimeError, EOFError, OSError, ValueError, LookupError) as error:
-        raise UserError(f"{path}: not a readable weights file ({error})") from None
+    with explained(path, "a weights file"):
+        try:
+            return torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError:
+            raise UserError(
+                f"{path}: contains more than tensors, so reading it could run code; save only its state dict, or use "
+                "safetensors"
+            ) from None

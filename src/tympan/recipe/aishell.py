@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.recipe.corpus import Archive, Corpus
 from tympan.recipe.extract import extract, extract_nested, scratch_of
 
@@ -71,10 +72,7 @@ def read_transcripts(path: Path) -> dict[str, str]:
         raise UserError(f"{path} is missing: {path.parents[2]} does not contain the unpacked AISHELL corpus (--data).")
     texts: dict[str, str] = {}
     faults = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: byte {error.start} is not UTF-8; download the archive again.") from error
+    lines = read_text(path).splitlines()
     for number, line in enumerate(lines, 1):
         utterance, _, text = line.strip().partition(" ")
         if not utterance:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.recipe.corpus import Archive, Corpus
 from tympan.recipe.extract import extract
 
@@ -75,7 +76,7 @@ def _read(root: Path, name: str) -> DataDir:
     path = root / "etc" / f"an4_{name}.transcription"
     tables: dict[str, dict[str, str]] = {"wav.scp": {}, "text": {}}
     faults = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
         if not line.strip():
             continue
         found = _LINE.match(line)

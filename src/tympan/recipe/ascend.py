@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tympan.errors import UserError
+from tympan.files import read_json
 from tympan.runtime.atomic import atomic_write
 
 NETWORK = "Tympan"
@@ -37,7 +37,7 @@ def read_training(directory: Path) -> tuple[float, list[float], str]:
     path = directory / "manifest.json"
     if not path.is_file():
         raise UserError(f"{path} is missing: training did not finish in {directory} (run --stage train).")
-    manifest = json.loads(path.read_text(encoding="utf-8"))
+    manifest = read_json(path, "the manifest of a run")
     epochs = [stats["train"] for _, stats in sorted(manifest.get("epochs", {}).items(), key=lambda item: int(item[0]))]
     if not epochs:
         raise UserError(f"{path}: no epoch finished in {directory}.")

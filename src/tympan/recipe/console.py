@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import shlex
 import signal
 import subprocess
@@ -11,10 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from tympan.errors import UserError
-from tympan.runtime.child import module_command
+from tympan.runtime.child import child_environment, module_command
 from tympan.runtime.stop import EXIT_REQUEUE
-
-_PR_SET_PDEATHSIG = 1
 
 
 def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
@@ -27,8 +23,7 @@ def run_command(name: str, arguments: Sequence[str], *, environment: Mapping[str
     print(f"    $ {shown}", flush=True)
     process = subprocess.Popen(
         module_command(f"tympan.bin.{name}", arguments),
-        env={**os.environ, **(environment or {})},
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
+        env=child_environment(environment, ends_by=signal.SIGTERM),
     )
     before = signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(signal.SIGTERM))
     try:
@@ -87,7 +82,3 @@ def _what_happened(name: str, shown: str, code: int) -> str:
     if code == 2:
         return f"{name} failed; its message is above. The command was: {shown}"
     return f"{name} exited with code {code}; its output is above. {again}"
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from functools import partial
 from pathlib import Path
 
 from tympan.data.kaldi_dir import read_table
+from tympan.files import explained, read_json
 from tympan.recipe.averaging import REGION, write_model
 from tympan.recipe.console import run_command
 from tympan.recipe.corpus import DATA, Corpus
@@ -70,9 +70,16 @@ def error_rates(recipe: Recipe) -> dict[str, dict[str, float]]:
         for folder in SCORES.values():
             path = recipe.decode_dir(name) / folder / "score.json"
             if path.is_file():
-                rate = float(json.loads(path.read_text(encoding="utf-8"))["error_rate"])
+                rate = _error_rate(path)
                 found.setdefault(name, {})[folder.removeprefix("score_").upper()] = rate
     return found
+
+
+def _error_rate(path: Path) -> float:
+    kind = "the result of `tympan score`"
+    numbers = read_json(path, kind)
+    with explained(path, kind):
+        return float(numbers["error_rate"])
 
 
 def _set_steps(recipe: Recipe, name: str) -> list[Step]:

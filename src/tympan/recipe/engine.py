@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,8 +18,12 @@ from tympan.recipe.console import in_bytes, in_words
 from tympan.recipe.fingerprint import MISSING, Fingerprints, digest_of, last_written, size_of
 from tympan.recipe.stage import Stage, Step
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.lock import directory_lock
 
 _EDITED_BY_HAND_BYTES = 50_000_000
+
+_DONE_KINDS = {"settings": str, "needs": dict, "makes": dict, "seconds": float | int, "bytes": int}
+"""What a record of a finished step holds, and of which type."""
 
 State = Literal["done", "found", "to do", "interrupted", "outdated", "changed"]
 
@@ -67,7 +69,7 @@ class Engine:
 
     def run(self, stages: Sequence[Stage], start: int, stop: int, *, force: bool = False) -> None:
         """Run stages `start` to `stop` in order. Finished steps are skipped, unless `force`."""
-        with self._lock():
+        with directory_lock(self.home.parent, advice="or run this recipe in another directory"):
             for stage in stages:
                 if start <= stage.number <= stop:
                     self._run_stage(stage, force=force)
@@ -214,9 +216,12 @@ class Engine:
     def _record(self, step: Step) -> Record | None:
         try:
             record: Record = json.loads(self._place(step).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            kinds = {} if record["state"] == "started" else _DONE_KINDS
+            is_whole = isinstance(record["identity"], str) and isinstance(record.get("audio", {}), dict)
+            is_whole = is_whole and all(isinstance(record.get(name), kind) for name, kind in kinds.items())
+        except Exception:  # a damaged record: the step runs again
             return None
-        return record
+        return record if is_whole else None
 
     def _write(self, step: Step, record: Record) -> None:
         with atomic_write(self._place(step)) as stream:
@@ -224,24 +229,6 @@ class Engine:
 
     def _place(self, step: Step) -> Path:
         return self.home / "steps" / (step.name.replace("/", ".").replace(" ", "_") + ".json")
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Lock the directory: two runs would write the same files. The system frees the lock of a run that died."""
-        self.home.mkdir(parents=True, exist_ok=True)
-        with (self.home / "lock").open("a+") as stream:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                stream.seek(0)
-                raise UserError(
-                    f"another run (process {stream.read().strip() or '?'}) is working in {self.home.parent.resolve()}. "
-                    "Wait until it finishes, or stop it."
-                ) from error
-            stream.truncate(0)
-            stream.write(str(os.getpid()))
-            stream.flush()
-            yield
 
 
 def status_table(engine: Engine, stages: Sequence[Stage]) -> str:

@@ -6,12 +6,20 @@ import errno
 import os
 import shutil
 import tarfile
-import zlib
 from functools import partial
 from pathlib import Path, PurePosixPath
 
 from tympan.errors import UserError
+from tympan.files import open_file
 from tympan.runtime.executor import map_jobs
+
+MOST_DEPTH = 50
+"""Directories inside each other."""
+MOST_RATIO = 100
+"""Times that an archive may grow when it is unpacked. AISHELL's grow by 1.3; text shrinks to a fifth at most."""
+SMALL_BYTES = 100_000_000
+"""What any archive may grow to: small files of equal lines shrink more."""
+MOST_FILES = 5_000_000
 
 
 def extract(archive: Path, target: Path) -> list[Path]:
@@ -54,33 +62,59 @@ def _extract_and_remove(directory: Path, archive: Path) -> None:
 
 def _unpack(archive: Path, scratch: Path) -> None:
     try:
-        with tarfile.open(archive, "r:*") as tar:
+        with open_file(archive) as stream, tarfile.open(fileobj=stream, mode="r:*") as tar:
+            room = _Room(archive)
             for member in tar:
+                room.take(member)
                 _unpack_member(tar, member, scratch, archive)
             # tar stops at its own end marker; gzip's checksum follows it.
             while tar.fileobj is not None and tar.fileobj.read(1 << 20):
                 pass
-    except (EOFError, zlib.error) as error:
-        raise UserError(
-            _damaged(archive, "it ends too early" if isinstance(error, EOFError) else str(error))
-        ) from error
-    except tarfile.ReadError as error:
-        raise UserError(_damaged(archive, str(error))) from error
+    except UserError:
+        raise
+    except EOFError as error:
+        raise UserError(_damaged(archive, "it ends too early")) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
                 f"{scratch.parent}: the disk is full while unpacking {archive.name}. Free some space and run the "
                 "command again."
             ) from error
-        if error.errno is None:  # gzip.BadGzipFile
-            raise UserError(_damaged(archive, str(error))) from error
+        if error.errno in (None, errno.ENAMETOOLONG, errno.EINVAL):  # gzip.BadGzipFile, or a damaged name
+            raise UserError(_damaged(archive, error.strerror or str(error))) from error
         raise
+    except Exception as error:  # damaged bytes make the decompressors and tarfile raise nearly anything
+        raise UserError(_damaged(archive, str(error) or type(error).__name__)) from error
+
+
+class _Room:
+    """Counts what an archive expands to, and stops before a small file fills the disk."""
+
+    def __init__(self, archive: Path) -> None:
+        self._archive = archive
+        self._bytes = self._files = 0
+        self._most_bytes = SMALL_BYTES + MOST_RATIO * archive.stat().st_size
+
+    def take(self, member: tarfile.TarInfo) -> None:
+        if member.size < 0 or member.issparse():
+            raise UserError(f"{self._archive}: member '{member.name}' is a sparse file, or its size is damaged.")
+        self._files += 1
+        self._bytes += member.size
+        if self._bytes > self._most_bytes or self._files > MOST_FILES:
+            raise UserError(
+                f"{self._archive}: expands to more than {self._most_bytes:,} bytes or {MOST_FILES:,} files, which is "
+                "too much for an archive of its size. If you trust it, unpack it yourself."
+            )
 
 
 def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path, archive: Path) -> None:
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts or "\\" in member.name or (name.parts and ":" in name.parts[0]):
         raise UserError(f"{archive}: member '{member.name}' points outside the target directory; nothing was unpacked.")
+    if len(name.parts) > MOST_DEPTH:
+        raise UserError(
+            f"{archive}: a member has more than {MOST_DEPTH} directories in its path; nothing was unpacked."
+        )
     path = scratch.joinpath(*name.parts)
     if member.isdir():
         path.mkdir(parents=True, exist_ok=True)

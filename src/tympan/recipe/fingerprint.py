@@ -22,6 +22,9 @@ def digest_of(value: object) -> str:
     return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
 
 
+_STAMP_LENGTH = 4
+
+
 class Fingerprints:
     """Content digests of files, remembered in `cache` by (size, date, inode)."""
 
@@ -30,9 +33,10 @@ class Fingerprints:
         self._known: dict[str, list[object]] = {}
         self._changed = False
         try:
-            self._known = json.loads(cache.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            self._known = {}  # only costs time: digests are computed again
+            known = json.loads(cache.read_text(encoding="utf-8"))
+            self._known = {name: [*stamp] for name, stamp in known.items() if len(stamp) == _STAMP_LENGTH}
+        except Exception:  # a damaged cache costs only time: digests are computed again
+            self._known = {}
 
     def of(self, path: Path) -> str:
         """The digest of a file's bytes, or of a directory's names and files; `missing` if there is nothing."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.recipe.corpus import Archive, Corpus
 
 ROOT = "LibriSpeech"
@@ -48,7 +49,7 @@ def _read_set(data: Path, folders: tuple[str, ...]) -> DataDir:
 
 def _read_chapter(transcript: Path, tables: dict[str, dict[str, str]], faults: list[str]) -> None:
     """Lines `1272-128104-0000 MISTER QUILTER ...`, beside `1272-128104-0000.flac`."""
-    for number, line in enumerate(transcript.read_text(encoding="utf-8").splitlines(), 1):
+    for number, line in enumerate(read_text(transcript).splitlines(), 1):
         utterance, _, text = line.strip().partition(" ")
         audio = transcript.parent / f"{utterance}.flac"
         if not text:

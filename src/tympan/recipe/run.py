@@ -58,7 +58,7 @@ def last_options() -> RecipeOptions:
     """The options of the last run in this directory."""
     try:
         return RecipeOptions(**json.loads(LAST_RUN.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError) as error:
+    except Exception as error:  # nothing there, or damaged
         raise UserError(
             f"no recipe was run in {Path.cwd()} yet. Change to a recipe directory, or give the corpus: tympan "
             "recipe status aishell"

@@ -10,6 +10,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Literal, TextIO, overload
 
@@ -36,6 +37,7 @@ def atomic_write(
 @contextmanager
 def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
     target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_once(os.path.abspath(target.parent))
     temporary = _neighbour(target)
     # Not mkstemp: its files are readable only by the owner, and the umask can't be read without changing it.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
@@ -57,8 +59,10 @@ def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary folder next to `path`. If the block succeeds, it becomes `path`, which must be new or empty."""
     target = Path(path).resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    _remove_once(os.path.abspath(target.parent))
     temporary = _neighbour(target)
-    temporary.mkdir(parents=True)
+    temporary.mkdir()
     try:
         yield temporary
         if target.exists():
@@ -87,6 +91,12 @@ def remove_leftovers(directory: Path) -> list[str]:
             path.unlink(missing_ok=True)
         removed.append(path.name)
     return removed
+
+
+@lru_cache(maxsize=1024)
+def _remove_once(directory: str) -> None:
+    """Before the first file that this process writes there. Listing a large directory for each would be slow."""
+    remove_leftovers(Path(directory))
 
 
 _PART = re.compile(r"\..+\.([0-9a-f]{4})-([0-9]+)-[0-9a-f]{6}\.part", re.DOTALL)

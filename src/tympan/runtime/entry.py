@@ -45,7 +45,7 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
         # Some packages raise OSError if a shared library is missing.
         message = describe_import_error(error)
         if message is None and isinstance(error, OSError):
-            message = _system_message(error)
+            message = system_message(error)
         if message is None:
             raise
         print(f"tympan: error: {message}", file=sys.stderr)
@@ -63,7 +63,7 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _system_message(error: OSError) -> str | None:
+def system_message(error: OSError) -> str | None:
     """Return a message if the user can fix the error, such as a full disk or a wrong path, else None."""
     # Files are written to a temporary path and renamed: the second name is the one that the user gave.
     name = error.filename2 or error.filename

@@ -112,6 +112,7 @@ def _media(
             end_s=recording.end_s,
             base=base,
             allow_pipes=allow_pipes,
+            allow_nan=True,
         )
         # In place and only if needed: copies and masks of an hour of audio are as large as the audio.
         if not np.isfinite(audio.samples).all():

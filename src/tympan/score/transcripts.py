@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.score.alternatives import Token, parse_choices
 
 Unit = Literal["char", "word", "token", "mixed"]
@@ -159,12 +160,7 @@ def _speaker_of(utterance: str, utt2spk: dict[str, str] | None, *, separators: s
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a UTF-8 file."""
-    try:
-        # str.splitlines would also split at U+2028, U+0085 and the like, which a transcript may contain.
-        return path.read_text(encoding="utf-8-sig").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a directory; give the file in it, such as {path / 'text'}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not UTF-8 text (byte {error.start}); convert it, for example with iconv") from None
+    if path.is_dir():
+        raise UserError(f"{path}: is a directory; give the file in it, such as {path / 'text'}")
+    # str.splitlines would also split at U+2028, U+0085 and the like, which a transcript may contain.
+    return read_text(path, encoding="utf-8-sig").split("\n")

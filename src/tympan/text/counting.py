@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from tympan.errors import UserError
+from tympan.files import open_file
 from tympan.text.cleaner import TextCleaner
 from tympan.text.tokenizer import Tokenizer
 
@@ -71,9 +73,7 @@ def opened_text(path: str | Path) -> Iterator[IO[str]]:
         yield sys.stdin
         return
     try:
-        with open(path, encoding="utf-8") as stream:
+        with io.TextIOWrapper(open_file(path, kind="text file"), encoding="utf-8") as stream:
             yield stream
-    except (FileNotFoundError, IsADirectoryError):
-        raise UserError(f"{path}: no such text file") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from None

@@ -8,9 +8,9 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.text.vocabulary import UNK
 from tympan.text.words import dense_runs, split_words
 
@@ -107,14 +107,7 @@ def _syllables(phones: Phones) -> list[Phones]:
 def read_lexicon(path: str | os.PathLike[str]) -> Lexicon:
     """Read lines `WORD P1 P2 ...`. A second line for a word, or `WORD(2)`, is another pronunciation."""
     name = os.fspath(path)
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{name}: no such lexicon") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{name}: the lexicon is not valid UTF-8 at byte {error.start}") from None
-    except OSError as error:
-        raise UserError(f"{name}: the lexicon can't be read: {error.strerror}") from None
+    lines = read_text(path, kind="lexicon", encoding="utf-8-sig").splitlines()
     found: dict[str, dict[Phones, None]] = {}
     for number, line in enumerate(lines, 1):
         fields = _COMMENT.sub("", line).split()

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.errors import UserError
+from tympan.files import read_bytes
 from tympan.text.counting import opened_text, parse_field
 from tympan.text.vocabulary import BLANK, SOS_EOS, UNK
 
@@ -105,9 +106,13 @@ def piece_tokens(model: str | os.PathLike[str]) -> list[str]:
 def _load(model: Path) -> SentencePieceProcessor:
     import sentencepiece
 
+    content = read_bytes(model, kind="sentencepiece model")
     try:
-        return sentencepiece.SentencePieceProcessor(model_file=os.fspath(model))
-    except (RuntimeError, OSError) as error:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=content)
+        # A damaged piece is not UTF-8, which would be noticed only when it is used.
+        processor.id_to_piece(list(range(processor.get_piece_size())))
+        return processor
+    except Exception as error:  # of a library in C++: its errors have several types
         raise UserError(f"{model}: not a readable sentencepiece model: {_reason(error)}") from None
 
 

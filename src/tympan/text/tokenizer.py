@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Protocol
 
 from tympan.errors import UserError
+from tympan.files import read_text
 
 TOKEN_TYPES = ("char", "word", "bpe", "phn")
 SPACE = "<space>"
@@ -128,9 +128,6 @@ def read_symbols(symbols: Symbols) -> frozenset[str]:
     if symbols is None:
         return frozenset()
     if isinstance(symbols, (str, os.PathLike)):
-        try:
-            lines = Path(symbols).read_text(encoding="utf-8").splitlines()
-        except FileNotFoundError:
-            raise UserError(f"{os.fspath(symbols)}: no such file of non-linguistic symbols") from None
+        lines = read_text(symbols, kind="file of non-linguistic symbols").splitlines()
         symbols = [line.strip() for line in lines]
     return frozenset(symbol for symbol in symbols if symbol)

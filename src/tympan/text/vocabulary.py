@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.runtime.atomic import atomic_write
 
 BLANK = "<blank>"
@@ -131,20 +132,17 @@ def _repeated(tokens: Sequence[str]) -> dict[str, int]:
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
-        # Strip only the line end: a token may be any character, including U+3000 and U+2028.
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such token list") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as UTF-8 text: {error}") from None
-    lines = [line.rstrip("\r") for line in lines]
+    # Only the line end is cut: a token may be any character, U+3000 and U+2028 too.
+    lines = read_text(path, kind="token list").split("\n")
     return lines[:-1] if lines and lines[-1] == "" else lines
+
+
+_MOST_DIGITS = 10
 
 
 def _is_unit(line: str) -> bool:
     token, _, number = line.rpartition(" ")
-    return bool(token) and number.isascii() and number.isdigit()
+    return bool(token) and number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS
 
 
 def _units_to_tokens(lines: Sequence[str], *, source: str) -> list[str]:

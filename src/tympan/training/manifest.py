@@ -18,12 +18,25 @@ from torch import Tensor
 
 import tympan
 from tympan.config.train import TrainConfig
+from tympan.errors import UserError
+from tympan.files import read_json
 from tympan.runtime.atomic import atomic_write
 from tympan.training.reporter import Reporter
 from tympan.training.task import AnyTask, data_of
 from tympan.training.writer import ExperimentWriter
 
 NAME = "manifest.json"
+_KINDS = {
+    "directory": str,
+    "device": str,
+    "processes": int,
+    "threads": int,
+    "versions": dict,
+    "data": dict,
+    "weights_sha256": dict,
+    "epochs": dict,
+}
+_KIND_NAMES: dict[type, str] = {str: "text", int: "a number", dict: "an object"}
 PACKAGES = ("torch", "torch-npu", "numpy", "soundfile", "soxr", "kaldi-native-fbank", "sentencepiece", "safetensors")
 
 
@@ -54,8 +67,17 @@ def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((directory / NAME).read_text(encoding="utf-8"))
-    return content
+    return read_json(directory / NAME, "the manifest of a run")
+
+
+def check_finished(directory: Path, manifest: Mapping[str, Any]) -> None:
+    """UserError unless this is the manifest of a run that has finished."""
+    if "weights_sha256" not in manifest:
+        raise UserError(f"{directory}: the run has not finished; there is nothing to compare with")
+    for name, kind in _KINDS.items():
+        if not isinstance(manifest.get(name), kind):
+            found = f"found {manifest[name]!r}"[:100] if name in manifest else "found nothing"
+            raise UserError(f"{directory / NAME}: damaged: '{name}' must be {_KIND_NAMES[kind]}, {found}")
 
 
 def versions() -> dict[str, str]:

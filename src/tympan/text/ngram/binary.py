@@ -13,12 +13,14 @@ from typing import IO
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.files import explained, open_file
 from tympan.runtime.atomic import atomic_write
 from tympan.text.ngram.model import NgramModel
 from tympan.text.ngram.scratch import Array
 
 MAGIC = b"tympan n-gram 1\n"
 _ALIGNMENT = 64
+_BLOCK = 1 << 20
 _ARRAYS = ("word", "log_prob", "backoff", "suffix", "children")
 _TYPES = {"<i4", "<i8", "<f4", "|u1"}
 
@@ -38,27 +40,55 @@ def write_binary(model: NgramModel, path: str | os.PathLike[str]) -> None:
 
 def read_binary(path: str | os.PathLike[str]) -> NgramModel:
     """Memory-map `path`. The arrays are read-only."""
-    try:
-        with open(path, "rb") as stream:
-            if stream.read(len(MAGIC)) != MAGIC:
-                raise UserError(f"{path}: not a binary n-gram model written by Tympan")
-            header = json.loads(stream.read(int.from_bytes(stream.read(8), "little")))
-            arrays = {}
-            for name, (kind, size) in header["arrays"].items():
-                arrays[name] = _map(stream, kind, size)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: damaged n-gram model ({error}); create it again") from None
-    counts = [int(count) for count in header["counts"]]
-    words = arrays.pop("words").tobytes().decode().split("\n")
-    if set(arrays) != set(_ARRAYS) or sum(counts) != len(arrays["word"]) or counts[0] != len(words):
-        raise UserError(f"{path}: damaged n-gram model (array sizes do not match); create it again")
-    return NgramModel(words=words, counts=counts, **arrays)
+    kind = "a binary n-gram model written by Tympan"
+    with open_file(path, kind="n-gram model") as stream, explained(path, kind, advice="; create it again"):
+        if stream.read(len(MAGIC)) != MAGIC:
+            raise UserError(f"{path}: not {kind}")
+        # No longer than the file: a damaged length could ask for any amount of memory.
+        length = min(int.from_bytes(stream.read(8), "little"), os.fstat(stream.fileno()).st_size)
+        header = json.loads(stream.read(length))
+        arrays = {name: _map(stream, kind, size) for name, (kind, size) in header["arrays"].items()}
+        counts = [int(count) for count in header["counts"]]
+        words = arrays.pop("words").tobytes().decode().split("\n")
+        model = NgramModel(words=words, counts=counts, **arrays)
+        _check(model)
+    return model
+
+
+def _check(model: NgramModel) -> None:
+    """ValueError for arrays that would be read outside of their bounds, or hold numbers that no model has."""
+    entries, states = len(model.word), len(model.backoff)
+    if min(model.counts) < 0 or sum(model.counts) != entries or model.counts[0] != len(model.words):
+        raise ValueError("its sizes disagree")
+    if len(model.log_prob) != entries or len(model.suffix) != entries or len(model.children) != states + 1:
+        raise ValueError("its sizes disagree")
+    if len(set(model.words)) != len(model.words) or not {"<s>", "</s>", "<unk>"} <= set(model.words):
+        raise ValueError("a word occurs twice, or <s>, </s> or <unk> is missing")
+    if model.children[0] != 0 or model.children[-1] != entries:
+        raise ValueError("a number that refers to nothing")
+    # In blocks, because a model may be larger than the memory.
+    for first in range(0, entries, _BLOCK):
+        _check_block(model, slice(first, first + _BLOCK))
+
+
+def _check_block(model: NgramModel, block: slice) -> None:
+    """State s > 0 is entry s - 1. An entry comes behind its suffix, and the children of a state behind the state."""
+    word, suffix, children = model.word[block], model.suffix[block], model.children[block.start : block.stop + 1]
+    is_tree = (np.diff(children) >= 0).all() and (children >= np.arange(block.start, block.start + len(children))).all()
+    is_behind = (suffix <= np.arange(block.start, block.start + len(suffix))).all()
+    if not (is_tree and is_behind and _is_within(word, len(model.words)) and _is_within(suffix, len(model.backoff))):
+        raise ValueError("a number that refers to nothing")
+    log_prob, backoff = model.log_prob[block], model.backoff[block]
+    if not (np.isfinite(log_prob).all() and (log_prob <= 0).all() and np.isfinite(backoff).all()):
+        raise ValueError("a probability above 1, or a number that is not finite")
+
+
+def _is_within(numbers: Array, limit: int) -> bool:
+    return bool((numbers >= 0).all() and (numbers < limit).all())
 
 
 def is_binary(path: str | os.PathLike[str]) -> bool:
-    with open(path, "rb") as stream:
+    with open_file(path, kind="n-gram model") as stream:
         return stream.read(len(MAGIC)) == MAGIC
 
 

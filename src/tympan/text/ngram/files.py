@@ -6,9 +6,11 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from typing import IO, cast
 
 from tympan.errors import UserError
+from tympan.files import open_file
 
 _GZIP_MAGIC = b"\x1f\x8b"
 
@@ -17,7 +19,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 def open_bytes(path: str) -> Iterator[IO[bytes]]:
     """Open `path` ('-': standard input) for reading bytes. Gzip files are decompressed."""
     try:
-        raw = open(0 if path == "-" else path, "rb", closefd=path != "-")  # noqa: SIM115
+        raw = cast(BufferedReader, open(0, "rb", closefd=False) if path == "-" else open_file(path))  # noqa: SIM115
         is_gzip = raw.peek(2)[:2] == _GZIP_MAGIC
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None

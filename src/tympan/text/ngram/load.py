@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from tympan.errors import UserError
+from tympan.files import explained, open_file
 from tympan.text.ngram.arpa_reader import read_arpa
-from tympan.text.ngram.binary import is_binary, read_binary
+from tympan.text.ngram.binary import MAGIC, read_binary
 from tympan.text.ngram.model import NgramModel
 
 _KENLM_MAGIC = b"mmap lm http://kheafield.com/code format version"
@@ -15,11 +15,11 @@ _KENLM_MAGIC = b"mmap lm http://kheafield.com/code format version"
 
 def load_ngram(path: str | os.PathLike[str]) -> NgramModel:
     """Load ARPA text, plain or gzip, or Tympan's binary format. The format is detected from the content."""
-    if not Path(path).is_file():
-        raise UserError(f"{path}: no such n-gram model")
-    if is_binary(path):
+    with open_file(path, kind="n-gram model") as stream:
+        beginning = stream.read(max(len(MAGIC), len(_KENLM_MAGIC)))
+    if beginning.startswith(MAGIC):
         return read_binary(path)
-    with open(path, "rb") as stream:
-        if stream.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC:
-            raise UserError(f"{path}: this is a binary file of KenLM; use the ARPA file that it was made from")
-    return read_arpa(str(path))
+    if beginning.startswith(_KENLM_MAGIC):
+        raise UserError(f"{path}: this is a binary file of KenLM; use the ARPA file that it was made from")
+    with explained(path, "an ARPA file"):
+        return read_arpa(str(path))

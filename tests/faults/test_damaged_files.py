@@ -1,0 +1,35 @@
+"""Damaged files of every kind: one message or a sensible value, never a traceback, a hang or gigabytes of memory."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.faults.damage import Reader, try_reader
+from tests.faults.file_readers import READERS
+
+IDS = [reader.name.replace(" ", "_") for reader in READERS]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    logging.getLogger().setLevel(logging.CRITICAL)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize("reader", READERS, ids=IDS)
+def test_damaged_files(reader: Reader, tmp_path: Path) -> None:
+    assert try_reader(reader, tmp_path, trials=range(12)).faults == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", READERS, ids=IDS)
+def test_many_damaged_files(reader: Reader, tmp_path: Path) -> None:
+    """200 trials for each of the 57 kinds: more than 10,000 damaged files."""
+    assert try_reader(reader, tmp_path, trials=range(1000, 1200)).faults == []
+
+
+def test_enough_kinds_for_the_number_of_trials() -> None:
+    assert 200 * len(READERS) >= 10_000
