@@ -59,9 +59,9 @@ def _check(model: NgramModel) -> None:
     """ValueError for arrays that would be read outside of their bounds, or hold numbers that no model has."""
     entries, states = len(model.word), len(model.backoff)
     if min(model.counts) < 0 or sum(model.counts) != entries or model.counts[0] != len(model.words):
-        raise ValueError("its sizes disagree")
+        raise ValueError("array sizes do not match")
     if len(model.log_prob) != entries or len(model.suffix) != entries or len(model.children) != states + 1:
-        raise ValueError("its sizes disagree")
+        raise ValueError("array sizes do not match")
     if len(set(model.words)) != len(model.words) or not {"<s>", "</s>", "<unk>"} <= set(model.words):
         raise ValueError("a word occurs twice, or <s>, </s> or <unk> is missing")
     if model.children[0] != 0 or model.children[-1] != entries:
