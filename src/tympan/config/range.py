@@ -32,7 +32,7 @@ class Range:
         """Describe the first number in `value` that is outside of the range; None if there is none."""
         for number in _numbers(value):
             if not self._holds(number):
-                is_huge = isinstance(number, int) and abs(number) > LARGEST
+                is_huge = isinstance(number, int) and abs(number) > LARGEST and self.most is None and self.below is None
                 words = "a number of at most 18 digits" if is_huge else str(self) or "a finite number"
                 return f"must be {words}, found {_shown(number)}"
         return None
