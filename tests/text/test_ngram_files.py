@@ -173,9 +173,7 @@ def test_a_binary_file_that_is_damaged(golden: Path, tmp_path: Path) -> None:
     write_binary(read_arpa(str(golden / "kenlm" / "tiny" / "4gram.arpa")), path)
     whole = path.read_bytes()
     path.write_bytes(whole[:-64])
-    with pytest.raises(
-        UserError, match=r"written by Tympan \(the file is truncated"
-    ):
+    with pytest.raises(UserError, match=r"written by Tympan \(the file is truncated"):
         load_ngram(path)
     path.write_bytes(whole.replace(b'"counts": [9', b'"counts": [8'))
     with pytest.raises(UserError, match="array sizes do not match"):
