@@ -99,3 +99,28 @@ def test_rates() -> None:
     assert [parse_rate(rate) for rate in (16000, "16000", "16k", "44.1 kHz")] == [16000, 16000, 16000, 44100]
     with pytest.raises(UserError, match="sampling rate"):
         parse_rate("fast")
+
+
+@pytest.mark.parametrize(
+    "conf",
+    [
+        {},
+        {"n_fft": 400, "win_length": 399, "hop_length": 160, "window": "hamming"},
+        {"n_fft": 256, "win_length": 200, "normalized": True, "center": False},
+    ],
+)
+def test_the_matrix_product_equals_the_stft(
+    speech: torch.Tensor, conf: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For devices without complex numbers: the same features within 1e-4, in float32 too."""
+    frontend = DefaultFrontend(**conf)
+    quiet = torch.cat([speech[:1] * 1e-3, speech[1:]])
+    expected, expected_lengths = frontend(quiet, LENGTHS)
+    monkeypatch.setattr("tympan.features.frontend.has_complex", lambda device: False)
+    found, lengths = frontend(quiet, LENGTHS)
+    assert torch.equal(lengths, expected_lengths)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    with torch.no_grad():
+        single = frontend.logmel(frontend._stft_power(quiet, LENGTHS))
+    mask = (torch.arange(single.size(1)) < lengths.unsqueeze(1)).unsqueeze(-1)
+    torch.testing.assert_close(single * mask, expected * mask, atol=1e-4, rtol=0)

@@ -75,6 +75,7 @@ import json, torch
 from small_asr import FeatureBatches, small_asr
 from tympan.runtime.comm import Solo
 from tympan.runtime.device import backend_for, choose_kind, describe, device_of, find_accelerators
+from tympan.runtime.operators import OperatorTrace
 from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, choose_precision
 from tympan.training.optimizers import build_optimizer
@@ -84,27 +85,29 @@ from tympan.training.update import Updater, trainable
 
 found = find_accelerators()
 kind = choose_kind(ngpu=1, device=None)
-def losses(device):
+def losses(device, **conf):
     precision = choose_precision("float32", device_type=device.type, loss_scale=512.0)
     model = small_asr().to(device)
     named = trainable(model)
     masters = MasterWeights([p for _, p in named], updates="plain")
     updater = Updater(
         Parallel(model, comm=Solo(), device=device, options=ParallelOptions()),
-        build_optimizer(torch.optim.Adam, {"lr": 0.01}, named), None,
+        build_optimizer(torch.optim.Adam, {"lr": 0.01, **conf}, named), None,
         masters=masters, precision=precision, comm=Solo(), device=device, options=UpdateOptions(),
     )
-    seen = []
+    seen, waits = [], 0
     for batch in FeatureBatches([3, 4]).build_iter(1):
         part = EpochReporter("train", 1, comm=Solo())
-        updater.learn([batch], number=1, reporter=part)
+        with OperatorTrace(device_type="npu") as trace:
+            updater.learn([batch], number=1, reporter=part)
+        waits += trace.synchronizations()
         seen.append(part.means()["loss"])
-    return seen, {str(p.device) for p in model.parameters()}
+    return seen, {str(p.device) for p in model.parameters()}, waits
 device = device_of(kind, local_rank=0)
-npu, places = losses(device)
-cpu, _ = losses(torch.device("cpu"))
+npu, places, waits = losses(device, fused=True)
+cpu, *_ = losses(torch.device("cpu"))
 print(json.dumps({"found": str(found), "name": describe(device), "backend": backend_for(kind),
-                  "npu": npu, "cpu": cpu, "places": sorted(places)}))
+                  "npu": npu, "cpu": cpu, "places": sorted(places), "waits": waits}))
 """
 
 
@@ -122,3 +125,37 @@ def test_an_npu_appears_and_trains_once_its_package_is_installed() -> None:
     assert result["backend"] == "hccl"
     assert result["places"] == ["npu:0"]
     assert result["npu"] == pytest.approx(result["cpu"], rel=1e-5)
+    assert result["waits"] == 0, "a training step must not wait for a value of the device"
+
+
+def test_variables_of_the_user_are_returned_for_the_log() -> None:
+    environment = {"TASK_QUEUE_ENABLE": "2", "ASCEND_RT_VISIBLE_DEVICES": "0,1", "OTHER": "x"}
+    found = prepare_environment("npu", environment)
+    assert found["TASK_QUEUE_ENABLE"] == "2"
+    assert found["ASCEND_RT_VISIBLE_DEVICES"] == "0,1"
+    assert "OTHER" not in found
+    assert set(device.NPU_ENVIRONMENT) <= set(found)
+    assert prepare_environment("cuda", environment) == {}
+
+
+def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[list[int]] = []
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3, 8, 9, 10})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, cores: bound.append(list(cores)))
+    shares = [device.pin_to_cores(rank, 3) for rank in range(3)]
+    assert shares == bound == [[0, 1], [2, 3], [8, 9, 10]]
+    assert device.pin_to_cores(8, 9) == [10]
+    assert device.pin_to_cores(0, 9) == []
+
+
+def test_the_compile_mode_of_an_npu(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Module:
+        modes: list[bool] = []  # noqa: RUF012
+
+        def set_compile_mode(self, *, jit_compile: bool) -> None:
+            self.modes.append(jit_compile)
+
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: Module())
+    for kind, mode in (("npu", False), ("npu", True), ("npu", None), ("cpu", False)):
+        device.set_compile_mode(kind, mode)
+    assert Module.modes == [False, True]

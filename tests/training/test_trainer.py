@@ -143,17 +143,24 @@ def test_a_bad_utterance_is_named_and_skipped(tmp_path: Path, caplog: pytest.Log
     assert torch.isfinite(torch.tensor(trainer.reporter.stats[1]["train"]["loss"]))
 
 
-def test_deferred_checks_skip_the_same_updates(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "precision", [{}, {"loss_scale": 512.0}, {"train_dtype": "bfloat16"}, {"train_dtype": "O2", "loss_scale": 64.0}]
+)
+def test_deferred_checks_skip_the_same_updates(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, precision: dict[str, object]
+) -> None:
     """As on an accelerator, where the kernel skips the update and the host checks later."""
     results = []
     for defers in (False, True):
         data = MemoryBatches([4, 4, 3, 4])
         data.spoiled = {5: float("nan")}
-        trainer = tiny_trainer(tmp_path / str(defers), data=data, updater=tiny_updater(defers=defers))
+        trainer = tiny_trainer(tmp_path / str(defers), data=data, updater=tiny_updater(defers=defers, **precision))
+        start = weights(trainer)
         with caplog.at_level(logging.WARNING):
             trainer.fit()
         assert trainer.updater.skipped_total == 2
         results.append(weights(trainer))
+        assert not same(start, results[-1])
     assert same(*results)
     assert caplog.text.count("utt5") == 4
 

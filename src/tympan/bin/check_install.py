@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     failed = [name for name in NEEDED if not _report(name)]
     for name, purpose in PURPOSES.items():
         print(f"  {name:<20} {_extra(name)}, extra {EXTRAS[name]}: {purpose}")
-    if options.device == "npu" or ascend.is_present():
+    if ascend.is_worth_a_report(options.device):
         for part in ascend.parts():
             print(f"  {'Ascend: ' + part.name:<20} {part}")
     for name, check in (

@@ -76,6 +76,15 @@ class DeviceOptions:
         help="kind of device; null: the CPU with --ngpu 0, else the accelerator that is found (Tympan)",
         group=DISTRIBUTED,
     )
+    npu_jit_compile: bool | None = option(
+        None,
+        help="on Ascend cards: compile operators for every shape (true) or use operators for any shape (false); null: "
+        "the default of torch-npu (Tympan)",
+        group=DISTRIBUTED,
+    )
+    cpu_affinity: bool = option(
+        False, help="bind each process to its share of the CPU cores of the host (Tympan)", group=DISTRIBUTED
+    )
     nproc: int = option(
         1, help="number of processes on this host, when training on the CPU (Tympan)", group=DISTRIBUTED, least=1
     )

@@ -5,6 +5,7 @@ Shapes: speech (batch, samples) or (batch, samples, channels); features (batch, 
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Literal
 
@@ -17,6 +18,7 @@ from tympan.errors import UserError
 from tympan.features.arrays import Floats
 from tympan.nn.full_precision import at_least_float32, full_precision
 from tympan.nn.masks import length_mask
+from tympan.runtime.device import has_complex
 
 
 class DefaultFrontend(nn.Module):
@@ -67,6 +69,7 @@ class DefaultFrontend(nn.Module):
         self.logmel = LogMel(rate, n_fft, n_mels, fmin=fmin, fmax=fmax, htk=htk)
         weights = torch.ones(self.win_length) if window is None else getattr(torch, f"{window}_window")(self.win_length)
         self.register_buffer("window_weights", weights, persistent=False)
+        self._dft: Tensor | None = None
 
     window_weights: Tensor
 
@@ -117,6 +120,8 @@ class DefaultFrontend(nn.Module):
             speech = _reflect(speech, lengths, self.n_fft // 2)
         if speech.size(1) < self.n_fft:
             speech = nn.functional.pad(speech, (0, self.n_fft - speech.size(1)))
+        if not has_complex(speech.device):
+            return self._dft_power(speech)
         spectrum = torch.stft(
             speech,
             self.n_fft,
@@ -129,6 +134,30 @@ class DefaultFrontend(nn.Module):
             return_complex=True,
         )
         return torch.addcmul(spectrum.real.square(), spectrum.imag, spectrum.imag).transpose(1, 2)
+
+    def _dft_power(self, speech: Tensor) -> Tensor:
+        """The same by a matrix product with cosines and sines, for devices without complex numbers."""
+        frames = speech.unfold(1, self.n_fft, self.hop_length)
+        parts = (frames @ self._dft_matrix(speech)).square()
+        bins = self.n_fft // 2 + 1
+        return parts[..., :bins] + parts[..., bins:]
+
+    def _dft_matrix(self, like: Tensor) -> Tensor:
+        """(n_fft, 2 * bins): the cosines, then the sines, times the window. Kept for the device and type of `like`."""
+        kept = self._dft
+        if kept is None or kept.device != like.device or kept.dtype != like.dtype:
+            sample = torch.arange(self.n_fft, dtype=torch.float64)
+            # The product is reduced first: the cosine of a large angle is inaccurate.
+            turns = torch.outer(sample, torch.arange(self.n_fft // 2 + 1, dtype=torch.float64)) % self.n_fft
+            angle = turns * (2 * math.pi / self.n_fft)
+            before = (self.n_fft - self.win_length) // 2
+            window = nn.functional.pad(
+                self.window_weights.double().cpu(), (before, self.n_fft - self.win_length - before)
+            )
+            scale = self.n_fft**-0.5 if self.normalized else 1.0
+            matrix = torch.cat([angle.cos(), angle.sin()], dim=1) * (scale * window).unsqueeze(1)
+            kept = self._dft = matrix.to(dtype=like.dtype).to(like.device)
+        return kept
 
 
 class LogMel(nn.Module):

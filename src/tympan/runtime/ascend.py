@@ -115,9 +115,9 @@ def parts() -> list[Part]:
     return [Part("torch", _torch_version()), _torch_npu_part(), _cann_part(), _driver_part(), _cards_part()]
 
 
-def is_present() -> bool:
-    """Whether anything of Ascend is on this host, so that it is worth a report."""
-    return is_installed() or cann_home() is not None or bool(_device_nodes())
+def is_worth_a_report(device: str | None) -> bool:
+    """Return whether the user asks for an Ascend card, or any part of what it needs is on this host."""
+    return device == "npu" or is_installed() or cann_home() is not None or bool(_device_nodes())
 
 
 def cann_home() -> Path | None:

@@ -33,6 +33,20 @@ NPU_ENVIRONMENT = {
 """Environment variables that the Ascend port of the AISHELL recipe sets. Values set by the user are kept."""
 
 
+NPU_VARIABLES = (
+    "ASCEND_HOME_PATH",
+    "ASCEND_RT_VISIBLE_DEVICES",
+    "ASCEND_LAUNCH_BLOCKING",
+    "ASCEND_GLOBAL_LOG_LEVEL",
+    "ACL_OP_COMPILER_CACHE_MODE",
+    "ACL_OP_COMPILER_CACHE_DIR",
+    "CPU_AFFINITY_CONF",
+    "HCCL_IF_IP",
+    "HCCL_SOCKET_IFNAME",
+    "PYTORCH_NPU_ALLOC_CONF",
+)
+"""Other variables that change how an NPU runs. Tympan does not set them, but prints those that are set."""
+
 _AUTOLOAD = "TORCH_DEVICE_BACKEND_AUTOLOAD"
 _WARNED = "TYMPAN_ASCEND_WARNED"
 
@@ -122,11 +136,33 @@ def device_of(kind: str, *, local_rank: int) -> torch.device:
     return torch.device(kind, torch.accelerator.current_device_index())
 
 
-def prepare_environment(kind: str, environment: MutableMapping[str, str]) -> None:
-    """Set the environment variables that this kind of device needs, if the user has not set them."""
-    if kind == "npu":
-        for name, value in NPU_ENVIRONMENT.items():
-            environment.setdefault(name, value)
+def prepare_environment(kind: str, environment: MutableMapping[str, str]) -> dict[str, str]:
+    """Set the variables that this kind of device expects, unless the user has set them. Return all of them."""
+    if kind != "npu":
+        return {}
+    for name, value in NPU_ENVIRONMENT.items():
+        environment.setdefault(name, value)
+    return {name: environment[name] for name in (*NPU_ENVIRONMENT, *NPU_VARIABLES) if name in environment}
+
+
+def set_compile_mode(kind: str, jit_compile: bool | None) -> None:
+    """Choose on an NPU between operators compiled for every shape (True) and operators for any shape (False).
+
+    None keeps the default of torch-npu. Other devices have no such choice.
+    """
+    if kind == "npu" and jit_compile is not None:
+        torch.get_device_module(kind).set_compile_mode(jit_compile=jit_compile)
+
+
+def pin_to_cores(local_rank: int, processes: int) -> list[int]:
+    """Let this process use only its share of the CPU cores of the host. Return them, empty if that is impossible."""
+    if not hasattr(os, "sched_setaffinity"):
+        return []
+    cores = sorted(os.sched_getaffinity(0))
+    share = cores[local_rank * len(cores) // processes : (local_rank + 1) * len(cores) // processes]
+    if share:
+        os.sched_setaffinity(0, share)
+    return share
 
 
 def backend_for(kind: str, asked: str = "nccl") -> str:

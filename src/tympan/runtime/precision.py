@@ -170,7 +170,8 @@ class Scaler:
 
     @property
     def value(self) -> float:
-        return float(self._torch.get_scale())
+        # Reading torch's value makes the host wait for the device
+        return float(self.fixed) if self.fixed is not None else float(self._torch.get_scale())
 
     @property
     def is_enabled(self) -> bool:

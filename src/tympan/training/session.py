@@ -33,7 +33,9 @@ from tympan.runtime.device import (
     compiles_every_shape,
     describe,
     device_of,
+    pin_to_cores,
     prepare_environment,
+    set_compile_mode,
 )
 from tympan.runtime.launch import LaunchPlan, as_worker, is_launched, launch
 from tympan.runtime.lock import directory_lock
@@ -105,7 +107,7 @@ def _lock(directory: Path) -> AbstractContextManager[None]:
 
 def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | None) -> int:
     """Run training in this process: build, fit, close."""
-    prepare_environment(device_kind, os.environ)
+    variables = prepare_environment(device_kind, os.environ)
     keep_freed_memory()
     directory = Path(config.output_dir or ".")
     rank = 0 if ranks is None else ranks.rank
@@ -113,7 +115,14 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
     setup_logging(config.log_level, directory / log_file, console=rank == 0, rank=None if ranks is None else rank)
     stop = StopSignal()
     stop.install()
-    device = device_of(device_kind, local_rank=0 if ranks is None else ranks.local_rank)
+    local_rank = 0 if ranks is None else ranks.local_rank
+    device = device_of(device_kind, local_rank=local_rank)
+    set_compile_mode(device_kind, config.npu_jit_compile)
+    if variables:
+        logging.info("environment: %s", ", ".join(f"{name}={value}" for name, value in variables.items()))
+    if config.cpu_affinity:
+        cores = pin_to_cores(local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+        logging.info("CPU cores of this process: %s", ", ".join(map(str, cores)) or "all")
     comm = _comm(config, device, ranks)
     logging.info("%s training on %s, process %d of %d", task.name, describe(device), rank + 1, comm.size)
     try:

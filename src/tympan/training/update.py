@@ -76,7 +76,7 @@ class Updater:
         self._repeats = isinstance(optimizer, torch.optim.LBFGS)
         if self._repeats and self.scaler.is_enabled:
             raise UserError("--optim lbfgs can't be used with loss scaling: use --train_dtype float32 or bfloat16")
-        is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not self.scaler.is_enabled
+        is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not self.scaler.is_dynamic
         self._defers = is_fused and (device.type != "cpu" if defers is None else defers)
 
     def learn(self, batches: Iterable[Batch], *, number: int, reporter: EpochReporter) -> None:
@@ -161,6 +161,7 @@ class Updater:
             # The fused kernel does not change the weights if this is 1, so the host does not have to wait for it
             self.optimizer.found_inf = (~torch.isfinite(norm)).float()  # type: ignore[attr-defined]
             self.optimizer.step()
+            self.masters.write_back()
         elif torch.isfinite(norm).item():
             self._step(group)
             is_done = True
