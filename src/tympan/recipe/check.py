@@ -17,7 +17,13 @@ from tympan.recipe.corpus import describe_archives
 from tympan.recipe.decode_steps import inference_arguments
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.recipe import Recipe
-from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly, require_checkpoint
+from tympan.recipe.training_steps import (
+    asr_arguments,
+    lm_arguments,
+    parse_quietly,
+    require_checkpoint,
+    require_lm_text,
+)
 from tympan.runtime.memory import memory_bytes
 
 if TYPE_CHECKING:
@@ -106,6 +112,7 @@ def _configurations(recipe: Recipe, start: int, stop: int) -> list[tuple[str, Us
     # The corpus may contain the lexicon, which stage -1 unpacks.
     if any(start > -1 or not file.is_relative_to(options.data) for file in tokens.needs):
         checks.append(("lexicon", 2, tokens.tokenizer))
+    checks.append(("lm_text", 3, lambda: require_lm_text(options)))
     if options.lm_config:
         checks.append(("resume", 3, lambda: require_checkpoint(options.lm_resume, "--lm_resume")))
         checks.append(("lm", 3, lambda: parse_quietly(LmTrainConfig, lm_arguments(recipe), "lm_train")))
@@ -115,7 +122,9 @@ def _configurations(recipe: Recipe, start: int, stop: int) -> list[tuple[str, Us
         checks.append(("device", 4, lambda: _require_device(options)))
     checks.append(("decoding", 5, lambda: _parse_inference(recipe)))
     found = [(name, _mistake(check)) for name, stage, check in checks if start <= stage <= stop]
-    return [(name, mistake) for name, mistake in found if mistake is not None or name not in ("data", "resume")]
+    return [
+        (name, mistake) for name, mistake in found if mistake is not None or name not in ("data", "resume", "lm_text")
+    ]
 
 
 def _mistake(check: Callable[[], object]) -> UserError | None:

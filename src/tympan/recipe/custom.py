@@ -10,30 +10,16 @@ from tympan.config import parse_args
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
+from tympan.recipe.draft import make_draft
 from tympan.recipe.options import NewOptions, RecipeOptions
+from tympan.recipe.survey import shared, survey
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.child import PYTHON
-
-CONF = Path(__file__).parent / "conf"
 
 RUN_SH = """#!/usr/bin/env bash
 # Run the recipe on your data, from audio to error rate. See `./run.sh --help`; `./run.sh --check` checks the setup.
 cd "$(dirname "$0")" || exit 1
 exec "$(command -v tympan || echo {tympan})" recipe custom --config conf/recipe.yaml "$@"
-"""
-
-RECIPE_YAML = """# Options that run.sh passes to `tympan recipe custom`. Options on its command line override them.
-train_dir: {train_dir}
-dev_dir: {dev_dir}
-test_dir: {test_dir}
-token_type: {token_type}
-nbpe: {nbpe}
-ngpu: {ngpu}
-"""
-
-PHONES_YAML = """lexicon: conf/lexicon.txt
-feats_type: raw
-lm_config: ""
 """
 
 
@@ -96,7 +82,8 @@ def main(argv: Sequence[str]) -> int:
         "copies the recipe of a corpus instead."
     )
     options = parse_args(NewOptions, argv, prog="tympan recipe new", description=description)
-    new_recipe(options)
+    for line in new_recipe(options):
+        print(line)
     print(
         f"{options.name}/run.sh is ready; its configuration files are in conf/. Start with: {options.name}/run.sh "
         "--check"
@@ -104,44 +91,24 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def new_recipe(options: NewOptions) -> None:
-    """Write run.sh and conf/. An existing recipe is not changed."""
+def new_recipe(options: NewOptions) -> list[str]:
+    """Write run.sh and conf/, sized by the data. Returns lines about the data and what was chosen.
+
+    An existing recipe is not changed.
+    """
     if (options.name / "run.sh").exists():
         raise UserError(f"{options.name} is already a recipe. Choose another name, or edit its conf/recipe.yaml.")
-    for directory in (options.train_dir, options.dev_dir, *options.test_dir):
-        if not DataDir.read(directory).text:
-            raise UserError(f"{directory} has no text file; a recipe needs transcripts for every set.")
-    values: dict[str, object] = {
-        "train_dir": options.train_dir.resolve(),
-        "dev_dir": options.dev_dir.resolve(),
-        "test_dir": [str(path.resolve()) for path in options.test_dir],
-        "token_type": options.token_type or "char",
-        "nbpe": options.nbpe,
-        "ngpu": options.ngpu,
-    }
-    if options.lexicon is None:
-        _write_conf(options.name, RECIPE_YAML.format(**values), settings="new")
-    else:
-        _write_lexicon(options, options.lexicon)
-        values["token_type"] = "phn"
-        _write_conf(options.name, RECIPE_YAML.format(**values) + PHONES_YAML, settings="new_phones")
+    if options.lexicon is not None and options.token_type is not None:
+        raise UserError("--lexicon makes the phones of the lexicon the tokens: remove --token_type")
+    train, dev, *tests = (survey(place) for place in (options.train_dir, options.dev_dir, *options.test_dir))
+    draft = make_draft(options, train, dev)
+    for name, content in draft.files.items():
+        _write(options.name / "conf" / name, content)
     _write(options.name / "run.sh", RUN_SH.format(tympan=Path(PYTHON).with_name("tympan")))
     (options.name / "run.sh").chmod(0o755)
-
-
-def _write_lexicon(options: NewOptions, lexicon: Path) -> None:
-    from tympan.text.lexicon import read_lexicon
-
-    if options.token_type is not None:
-        raise UserError("--lexicon makes the phones of the lexicon the tokens: remove --token_type")
-    read_lexicon(lexicon)
-    _write(options.name / "conf" / "lexicon.txt", lexicon.read_text(encoding="utf-8"))
-
-
-def _write_conf(target: Path, recipe_yaml: str, *, settings: str) -> None:
-    _write(target / "conf" / "recipe.yaml", recipe_yaml)
-    for source in [*CONF.glob(f"{settings}/*.yaml"), *CONF.glob("*.conf"), CONF / "specaug.yaml"]:
-        _write(target / "conf" / source.name, source.read_text(encoding="utf-8"))
+    described = [f"{found.path}: {found.describe()}" for found in (train, dev, *tests)]
+    warnings = [f"warning: {line}" for other in (dev, *tests) for line in shared(train, other)]
+    return [*described, *draft.notes, *dict.fromkeys(warnings)]
 
 
 def _write(path: Path, content: str) -> None:

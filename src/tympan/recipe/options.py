@@ -81,6 +81,7 @@ class RecipeOptions:
     lm_args: str = option("", help="additional options for lm_train (Tympan)", group=LM)
     n_gram: int = option(4, help="order of the n-gram LM; 0: no n-gram LM", group=LM)
     ngramtag: str = option("", help="name of the n-gram LM; empty: its order", group=LM)
+    lm_text: list[str] = option([], help="text file for the language models besides the training transcripts, one sentence per line; may be repeated (Tympan)", group=LM)  # fmt: skip  # noqa: E501
 
     train_config: str = option(
         "conf/train.yaml", help="training configuration of the recognizer, with ESPnet1 or ESPnet2 keys", group=ASR
@@ -174,11 +175,12 @@ class NewOptions:
     train_dir: Path = option(help="Kaldi-style data directory of the training set")
     dev_dir: Path = option(help="data directory of the development set, for model selection")
     test_dir: list[Path] = option([], help="data directory of a test set to decode; may be repeated")
-    token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: char, or phones if --lexicon is given")  # fmt: skip  # noqa: E501
+    token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: chosen by the data, or phones if --lexicon is given")  # fmt: skip  # noqa: E501
     lexicon: Path | None = option(
         None, help="pronunciation lexicon, WORD P1 P2 ... per line; its phones become the tokens"
     )
-    nbpe: int = option(100, help="number of tokens for token_type bpe")
+    nbpe: int | None = option(None, help="number of tokens for token_type bpe; null: chosen by the data")
+    lm_text: list[Path] = option([], help="text file for the language models, one sentence per line; may be repeated")
     ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
 
 

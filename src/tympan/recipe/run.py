@@ -89,7 +89,7 @@ def build_stages(recipe: Recipe) -> list[Stage]:
 def _dictionary_steps(recipe: Recipe) -> list[Step]:
     train = recipe.train_set
     return [
-        dictionary_step(recipe.tokens, train),
+        dictionary_step(recipe.tokens, train, recipe.corpus.dev),
         *recipe.features.length_steps([train, *recipe.corpus.decoded()]),
     ]
 

@@ -75,8 +75,8 @@ class Tokens(Protocol):
         tokenizer = self.tokenizer()
         return _counted(Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence)), text)
 
-    def report(self, sentences: Sequence[str]) -> None:
-        """Print the words of the sentences that the tokens do not cover."""
+    def report(self, sentences: Sequence[str], text: Path) -> None:
+        """Print the words of the sentences that the tokens do not cover. The sentences come from the file `text`."""
         return
 
     def training_arguments(self) -> list[str]:
@@ -198,14 +198,16 @@ class Phones(Tokens):
             )
         return _counted(counts, text)
 
-    def report(self, sentences: Sequence[str]) -> None:
+    def report(self, sentences: Sequence[str], text: Path) -> None:
         lexicon = read_lexicon(self.lexicon)
-        missing = Counter(word for line in sentences for word, phones in lexicon.text2words(line) if phones == (UNK,))
+        spoken = [(word, phones == (UNK,)) for line in sentences for word, phones in lexicon.text2words(line)]
+        missing = Counter(word for word, is_missing in spoken if is_missing)
         if missing:
             shown = ", ".join(word for word, _ in missing.most_common(10))
+            share = 100 * missing.total() / len(spoken)
             print(
-                f"    {self.lexicon}: {len(missing)} words are not in it and become <unk> {missing.total()} "
-                f"times: {shown}"
+                f"    {text}: {missing.total()} of {len(spoken)} words ({share:.1f} %) are not in {self.lexicon} and "
+                f"become <unk>; {len(missing)} different ones: {shown}"
             )
 
     def training_arguments(self) -> list[str]:
@@ -241,26 +243,28 @@ def find_tokens(options: RecipeOptions) -> Tokens:
     return kinds[options.token_type]
 
 
-def dictionary_step(tokens: Tokens, train_set: str) -> Step:
+def dictionary_step(tokens: Tokens, train_set: str, dev_set: str) -> Step:
     """Write the token list of the training set, as ESPnet2's file and as ESPnet1's dictionary."""
-    text = DATA / train_set / "text"
+    text, dev = DATA / train_set / "text", DATA / dev_set / "text"
     units = tokens.directory / f"{train_set}_units.txt"
     return Step(
         "dictionary",
-        partial(_write_dictionary, tokens, text, units),
+        partial(_write_dictionary, tokens, text, units, dev),
         [text, *tokens.needs],
         [units, tokens.token_list, *tokens.makes],
         tokens.settings,
     )
 
 
-def _write_dictionary(tokens: Tokens, text: Path, units: Path) -> None:
+def _write_dictionary(tokens: Tokens, text: Path, units: Path, dev: Path) -> None:
     sentences = list(read_table(text).values())
     found = tokens.find(sentences, text)
     write_token_list(found, tokens.token_list)
     write_units(Vocabulary(found), units)
     print(f"    {tokens.token_list}: {len(found)} tokens")
-    tokens.report(sentences)
+    tokens.report(sentences, text)
+    if dev.is_file():
+        tokens.report(list(read_table(dev).values()), dev)
 
 
 def _counted(counts: Mapping[str, int], text: Path) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import shlex
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,9 @@ from tympan.runtime.atomic import atomic_write
 Config = TypeVar("Config", bound=TrainConfig)
 
 LM_TEXT = Path("data", "local", "lm_train", "train.txt")
+"""The units of the n-gram."""
+ALL_TEXT = Path("data", "local", "lm_train", "text")
+"""The training transcripts together with --lm_text."""
 
 _ELSEWHERE = [
     "output_dir",
@@ -66,7 +70,10 @@ def lm_steps(recipe: Recipe) -> list[Step]:
     """Stage 3: the neural LM on the unperturbed training text, and the n-gram on its tokens."""
     options, tokens, corpus = recipe.options, recipe.tokens, recipe.corpus
     steps = []
-    train, dev = DATA / corpus.train / "text", DATA / corpus.dev / "text"
+    train, dev = lm_text_of(recipe), DATA / corpus.dev / "text"
+    if options.lm_text:
+        sources = [DATA / corpus.train / "text", *map(Path, options.lm_text)]
+        steps.append(Step("LM text", partial(_join_texts, sources), sources, [train]))
     if options.lm_config:
         steps.append(
             _training_step(
@@ -78,7 +85,7 @@ def lm_steps(recipe: Recipe) -> list[Step]:
         arpa = options.ngram_file
         needs = [train, tokens.token_list, *tokens.needs]
         steps.append(
-            Step("n-gram text", partial(_write_lm_text, tokens, train), needs, [LM_TEXT], tokens.ngram_settings)
+            Step("n-gram text", partial(_write_lm_text, tokens, train, dev), needs, [LM_TEXT], tokens.ngram_settings)
         )
         arguments = ["-o", str(options.n_gram), "--discount_fallback", "--arpa", str(arpa), str(LM_TEXT)]
         run = partial(run_command, "ngram_train", arguments)
@@ -107,8 +114,8 @@ def lm_arguments(recipe: Recipe) -> list[str]:
     """The command line of lm_train. It uses one device, as ESPnet1's recipe does."""
     options = recipe.options
     arguments = ["--config", options.lm_config, "--output_dir", str(options.lm_dir)]
-    for split, name in (("train", recipe.corpus.train), ("valid", recipe.corpus.dev)):
-        arguments += [f"--{split}_data_path_and_name_and_type", f"{DATA / name / 'text'},text,text"]
+    for split, text in (("train", lm_text_of(recipe)), ("valid", DATA / recipe.corpus.dev / "text")):
+        arguments += [f"--{split}_data_path_and_name_and_type", f"{text},text,text"]
     arguments += recipe.tokens.training_arguments()
     arguments += ["--ngpu", str(min(options.ngpu, 1))]
     return [*arguments, *_common_arguments(options), *shlex.split(options.lm_args)]
@@ -202,10 +209,53 @@ def _as_settings(config: TrainConfig) -> Mapping[str, object]:
     return settings
 
 
-def _write_lm_text(tokens: Tokens, text: Path) -> None:
+def lm_text_of(recipe: Recipe) -> Path:
+    """The table of sentences that the language models are trained on."""
+    return ALL_TEXT if recipe.options.lm_text else DATA / recipe.corpus.train / "text"
+
+
+def require_lm_text(options: RecipeOptions) -> None:
+    """UserError for a file of --lm_text that does not exist or is not text."""
+    for path in options.lm_text:
+        _sentences(Path(path))
+
+
+def _join_texts(sources: Sequence[Path]) -> None:
+    """Write the transcripts and the sentences of the other files as one table."""
+    transcripts, *others = sources
+    with atomic_write(ALL_TEXT) as stream:
+        stream.writelines(f"{key} {text}\n" for key, text in read_table(transcripts).items())
+        for number, path in enumerate(others):
+            sentences = _sentences(path)
+            stream.writelines(f"lm{number}-{row:09d} {text}\n" for row, text in enumerate(sentences))
+            print(f"    {path}: {len(sentences)} sentences for the language models")
+
+
+def _sentences(path: Path) -> list[str]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--lm_text {path}: cannot be read as UTF-8 text: {error}") from None
+    return [" ".join(line.split()) for line in lines if line.strip()]
+
+
+def _write_lm_text(tokens: Tokens, text: Path, dev: Path) -> None:
     split = tokens.ngram_units()
+    known: set[str] = set()
     with atomic_write(LM_TEXT) as stream:
-        stream.writelines(" ".join(split(sentence)) + "\n" for sentence in read_table(text).values())
+        for sentence in read_table(text).values():
+            units = split(sentence)
+            known.update(units)
+            stream.write(" ".join(units) + "\n")
+    if dev.is_file():
+        units = [unit for sentence in read_table(dev).values() for unit in split(sentence)]
+        unknown = Counter(unit for unit in units if unit not in known)
+        if unknown:
+            shown = ", ".join(unit for unit, _ in unknown.most_common(10))
+            share = 100 * unknown.total() / len(units)
+            print(
+                f"    {unknown.total()} of {len(units)} units of {dev} ({share:.1f} %) are not in the LM text: {shown}"
+            )
 
 
 def _copy(source: Path, target: Path) -> None:

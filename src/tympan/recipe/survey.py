@@ -1,0 +1,133 @@
+"""What a data directory contains: hours, lengths, sample rates, speakers, words; and what two directories share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from tympan.data.audio import AudioError, audio_info, is_pipe, locate
+from tympan.data.kaldi_dir import DataDir
+from tympan.errors import UserError
+from tympan.text.words import is_unspaced
+
+HEADERS = 2000
+"""Number of recordings whose header is read; the others are assumed to have the same mean length."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The content of one data directory."""
+
+    path: Path
+    utterances: int
+    speakers: frozenset[str]
+    seconds: float
+    lengths_s: Sequence[float]
+    """Lengths of the utterances, or of a sample of them."""
+    rates: Mapping[int, int]
+    """Number of recordings by sample rate, among those whose header was read."""
+    channels: int
+    """Largest number of channels of a recording."""
+    recordings: frozenset[str]
+    sentences: Sequence[str]
+
+    @property
+    def hours(self) -> float:
+        return self.seconds / 3600
+
+    @property
+    def longest_s(self) -> float:
+        return max(self.lengths_s)
+
+    @property
+    def rate(self) -> int:
+        """The sample rate of most recordings."""
+        return max(self.rates, key=lambda rate: (self.rates[rate], rate))
+
+    @cached_property
+    def words(self) -> Counter[str]:
+        return Counter(word for sentence in self.sentences for word in sentence.split())
+
+    @cached_property
+    def characters(self) -> Counter[str]:
+        return Counter(character for sentence in self.sentences for character in sentence if not character.isspace())
+
+    @property
+    def has_spaces(self) -> bool:
+        """Whether words are separated by spaces: false if most characters are Chinese or Japanese."""
+        dense = sum(count for character, count in self.characters.items() if is_unspaced(character))
+        return 2 * dense < self.characters.total()
+
+    def describe(self) -> str:
+        """Hours, utterances, speakers, rate and text in one line."""
+        amount = f"{self.hours:.2f} h" if self.hours < 100 else f"{self.hours:.0f} h"
+        mean_s = self.seconds / max(1, self.utterances)
+        return (
+            f"{amount}, {self.utterances} utterances of {len(self.speakers)} speakers, "
+            f"{mean_s:.1f} s on average, {self.longest_s:.1f} s at most, {self.rate} Hz, "
+            f"{len(self.words)} different words, {len(self.characters)} characters"
+        )
+
+
+def survey(directory: Path) -> Survey:
+    """Read the tables of a data directory and the headers of its recordings. UserError if it has no transcripts."""
+    data = DataDir.read(directory)
+    if not data.text:
+        raise UserError(f"{directory} has no text file; a recipe needs transcripts for every set.")
+    located = {name: source if is_pipe(source) else locate(source, directory) for name, source in data.wav.items()}
+    sources = [source for source in located.values() if not is_pipe(source)]
+    if not sources:
+        raise UserError(f"{directory / 'wav.scp'}: all recordings are commands. Write the audio to files first.")
+    try:
+        infos = [audio_info(source) for source in sources[:: max(1, len(sources) // HEADERS)]]
+    except AudioError as error:
+        raise UserError(f"{error}. `tympan validate_data {directory}` lists every fault of the data.") from None
+    if data.segments:
+        lengths = [(segment.end_s or 0.0) - segment.start_s for segment in data.segments.values()]
+        seconds = sum(length for length in lengths if length > 0)
+    else:
+        lengths = [info.duration_s for info in infos]
+        seconds = sum(lengths) / len(lengths) * len(located)
+    return Survey(
+        path=directory,
+        utterances=len(data.utterances),
+        speakers=frozenset(data.utt2spk.values()),
+        seconds=seconds,
+        lengths_s=lengths,
+        rates=Counter(info.rate for info in infos),
+        channels=max(info.channels for info in infos),
+        recordings=frozenset(located.values()),
+        sentences=list(data.text.values()),
+    )
+
+
+def unknown_words(found: Survey, known: Mapping[str, object]) -> Counter[str]:
+    """The words of a set that are not among `known`, with their counts."""
+    return Counter({word: count for word, count in found.words.items() if word not in known})
+
+
+def shared(train: Survey, other: Survey) -> list[str]:
+    """Warnings about what a set has in common with the training set, and sample rates that differ."""
+    lines = []
+    recordings = len(train.recordings & other.recordings)
+    if recordings:
+        lines.append(f"{recordings} of {len(other.recordings)} recordings of {other.path} are also in {train.path}")
+    speakers = len(train.speakers & other.speakers)
+    if speakers:
+        lines.append(
+            f"{speakers} of {len(other.speakers)} speakers of {other.path} are also in {train.path}: "
+            "the error rate for new speakers will be higher"
+        )
+    rates = sorted({*train.rates, *other.rates})
+    if len(rates) > 1:
+        listed = ", ".join(f"{rate} Hz" for rate in rates)
+        lines.append(f"{train.path} and {other.path} have recordings with {listed}: convert them to one sample rate")
+    if other.channels > 1:
+        lines.append(
+            f"{other.path} has recordings with {other.channels} channels: training uses a random one, decoding the "
+            "mean; write the channel with the speech to files first"
+        )
+    return lines
