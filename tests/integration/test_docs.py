@@ -181,7 +181,7 @@ def test_tutorial_page(corpus: Path, tmp_path: Path) -> None:
         shutil.copytree(corpus / "data" / name, tmp_path / "data" / name)
     shutil.copy(corpus / "downloads" / "resource_aishell" / "lexicon.txt", tmp_path)
     recording = next((corpus / "downloads").rglob("*.wav"))
-    packed = "mine/exp/train_sp_pytorch_train/packed_model.last10.avg_decode"
+    packed = "mine/exp/train_pytorch_train/packed_model.last10.avg_decode"
     for command in commands(ROOT / "docs" / "tutorial.md"):
         done = run(command.replace("/recordings/one.flac", str(recording)), tmp_path)
         if command.startswith("tympan recipe new mine "):

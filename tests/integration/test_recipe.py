@@ -189,7 +189,7 @@ def test_own_data_without_shell(finished: tuple[Path, str], tmp_path: Path) -> N
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert (made / "dump" / "test" / "deltafalse" / "feats.scp").is_file()
+    assert (made / "data" / "lang_1char" / "tokens.txt").is_file()
 
 
 def test_own_data_with_a_lexicon(finished: tuple[Path, str], tmp_path: Path) -> None:

@@ -66,8 +66,8 @@ def test_survey(tmp_path: Path) -> None:
 def test_what_sets_share(tmp_path: Path) -> None:
     train, dev = survey(data_dir(tmp_path / "train")), survey(data_dir(tmp_path / "dev", rate=16000, channels=2))
     assert shared(train, dev) == [
-        f"{tmp_path / 'train'} and {tmp_path / 'dev'} have recordings with 8000 Hz, 16000 Hz: convert them to one sample "
-        "rate",
+        f"{tmp_path / 'train'} and {tmp_path / 'dev'} have recordings with 8000 Hz, 16000 Hz: convert them to one "
+        "sample rate",
         f"{tmp_path / 'dev'} has recordings with 2 channels: training uses a random one, decoding the mean; write the "
         "channel with the speech to files first",
     ]
@@ -142,12 +142,18 @@ def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm_text: boo
     lines = Path("conf/recipe.yaml").read_text(encoding="utf-8").splitlines()[1:]
     assert all(line.startswith("# ") for line in lines[::2]), "every choice has its reason in the line before"
     config = parse_training(AsrTrainConfig, ["--config", "conf/train.yaml"], prog="asr_train")
-    assert (config.frontend_conf["fs"], config.frontend_conf["n_fft"], config.frontend_conf["hop_length"]) == (8000, 256, 80)
+    assert (config.frontend_conf["fs"], config.frontend_conf["n_fft"], config.frontend_conf["hop_length"]) == (
+        8000,
+        256,
+        80,
+    )
     # 1 of 4 dev words is unknown without the LM text: too many for a word list.
     assert recipe["token_type"] == ("phn" if lm_text else "char")
     if lm_text:
         assert "POST P O S T" in Path("conf/lexicon.txt").read_text(encoding="utf-8").splitlines()
-        assert not any("QUIT" in line for line in Path("conf/lexicon.txt").read_text().splitlines()), "Q was never heard"
+        assert not any("QUIT" in line for line in Path("conf/lexicon.txt").read_text().splitlines()), (
+            "Q was never heard"
+        )
     else:
         assert "1 of 4 dev words (25.0 %) are unknown to the language model, such as POST" in "\n".join(said)
 

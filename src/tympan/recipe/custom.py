@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tympan.config import parse_args
+from tympan.data.folder import read_folder
 from tympan.data.kaldi_dir import DataDir
+from tympan.data.manifest import read_manifest
 from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
 from tympan.recipe.draft import make_draft
@@ -100,6 +103,7 @@ def new_recipe(options: NewOptions) -> list[str]:
         raise UserError(f"{options.name} is already a recipe. Choose another name, or edit its conf/recipe.yaml.")
     if options.lexicon is not None and options.token_type is not None:
         raise UserError("--lexicon makes the phones of the lexicon the tokens: remove --token_type")
+    options = _with_data_dirs(options)
     train, dev, *tests = (survey(place) for place in (options.train_dir, options.dev_dir, *options.test_dir))
     draft = make_draft(options, train, dev)
     for name, content in draft.files.items():
@@ -109,6 +113,31 @@ def new_recipe(options: NewOptions) -> list[str]:
     described = [f"{found.path}: {found.describe()}" for found in (train, dev, *tests)]
     warnings = [f"warning: {line}" for other in (dev, *tests) for line in shared(train, other)]
     return [*described, *draft.notes, *dict.fromkeys(warnings)]
+
+
+def _with_data_dirs(options: NewOptions) -> NewOptions:
+    """The options with a data directory in place of every manifest and every folder of recordings."""
+
+    def data_dir(place: Path, name: str) -> Path:
+        if place.is_file():
+            read = read_manifest
+        elif place.is_dir() and not (place / "wav.scp").exists():
+            read = read_folder
+        else:
+            return place
+        target = options.name / "corpus" / name
+        read(place).write(target)
+        return target
+
+    tests = [
+        data_dir(place, place.stem if place.stem not in ("train", "dev") else "test") for place in options.test_dir
+    ]
+    return replace(
+        options,
+        train_dir=data_dir(options.train_dir, "train"),
+        dev_dir=data_dir(options.dev_dir, "dev"),
+        test_dir=[data_dir(place, name) for place, name in zip(options.test_dir, names, strict=True)],
+    )
 
 
 def _write(path: Path, content: str) -> None:

@@ -172,9 +172,9 @@ class NewOptions:
     """The options of `tympan recipe new`."""
 
     name: Path = argument(help="recipe directory to create, such as egs/mine/asr1")
-    train_dir: Path = option(help="Kaldi-style data directory of the training set")
-    dev_dir: Path = option(help="data directory of the development set, for model selection")
-    test_dir: list[Path] = option([], help="data directory of a test set to decode; may be repeated")
+    train_dir: Path = option(help="training set: a Kaldi-style data directory, a manifest (CSV, TSV, JSON lines), or a folder of recordings with a text file beside each")  # fmt: skip  # noqa: E501
+    dev_dir: Path = option(help="development set, for model selection, in one of these forms")
+    test_dir: list[Path] = option([], help="test set to decode, in one of these forms; may be repeated")
     token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: chosen by the data, or phones if --lexicon is given")  # fmt: skip  # noqa: E501
     lexicon: Path | None = option(
         None, help="pronunciation lexicon, WORD P1 P2 ... per line; its phones become the tokens"
