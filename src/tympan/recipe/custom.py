@@ -119,19 +119,14 @@ def _with_data_dirs(options: NewOptions) -> NewOptions:
     """The options with a data directory in place of every manifest and every folder of recordings."""
 
     def data_dir(place: Path, name: str) -> Path:
-        if place.is_file():
-            read = read_manifest
-        elif place.is_dir() and not (place / "wav.scp").exists():
-            read = read_folder
-        else:
+        is_folder = place.is_dir() and not (place / "wav.scp").exists()
+        if not is_folder and not place.is_file():
             return place
         target = options.name / "corpus" / name
-        read(place).write(target)
+        (read_folder(place) if is_folder else read_manifest(place)).write(target)
         return target
 
-    tests = [
-        data_dir(place, place.stem if place.stem not in ("train", "dev") else "test") for place in options.test_dir
-    ]
+    names = [place.stem if place.stem not in ("train", "dev") else "test" for place in options.test_dir]
     return replace(
         options,
         train_dir=data_dir(options.train_dir, "train"),
