@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 
+from tympan.bin.main import cli
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import make_training_config
 from tympan.decode.load import load_model
@@ -89,3 +90,38 @@ def test_another_zip_file_and_a_damaged_one_are_reported(tmp_path: Path, cache: 
     with pytest.raises(UserError, match=r"asr.zip: damaged, or not a zip file"):
         find_model(path)
     assert list(cache.glob("[!.]*")) == []
+
+
+def test_pack_asr_as_asr_sh_calls_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    weights = packed(tmp_path / "asr.zip").with_suffix(".pth")
+    exp = tmp_path / "exp" / "asr"
+    (exp / "images").mkdir(parents=True)
+    (exp / "config.yaml").write_text(yaml.safe_dump(CONFIG))
+    (exp / "images" / "loss.png").write_bytes(b"png")
+    weights.rename(exp / "model.pth")
+    argv = ["pack", "asr", "--asr_train_config", "exp/asr/config.yaml", "--asr_model_file", "exp/asr/model.pth"]
+    argv += ["--option", "exp/asr/images", "--option", str(exp / "config.yaml"), "--outpath", "out/packed.zip"]
+    assert cli(argv) == 0
+    with zipfile.ZipFile("out/packed.zip") as archive:
+        assert sorted(archive.namelist()) == [
+            "exp/asr/config.yaml",
+            "exp/asr/images/loss.png",
+            "exp/asr/model.pth",
+            "meta.yaml",
+        ]
+        meta = yaml.safe_load(archive.read("meta.yaml"))
+    assert {key: meta[key] for key in ("files", "yaml_files")} == {key: META[key] for key in ("files", "yaml_files")}
+    files = find_model(tmp_path / "out" / "packed.zip")
+    assert files.asr_model_file.read_bytes() == (exp / "model.pth").read_bytes()
+    assert load_model(files).codec.vocabulary.tokens == tuple(CONFIG["token_list"])  # type: ignore[arg-type]
+    for changed, message in (
+        (["--option", "no_such"], "no_such: no such file or folder"),
+        (["--outpath", "out/packed.tgz"], "--outpath: must end with .zip"),
+    ):
+        assert cli([*argv, *changed]) == 2
+        assert message in capsys.readouterr().err
+    assert cli(["pack", "folder", "--option", "x"]) == 2
+    assert "--option: is for --outpath" in capsys.readouterr().err

@@ -98,6 +98,18 @@ def test_auxiliary_ctc_reads_texts_of_its_own(beeps: Path, tmp_path: Path) -> No
     assert read_reporter(tmp_path / "exp").get("train", "loss_interctc_layer1", 1) > 0
 
 
+def test_split_lists_train_the_same_model(beeps: Path, finished: Path, tmp_path: Path) -> None:
+    """--multiple_iterator reads the parts that split_scps wrote."""
+    lists = [str(beeps.parent / "train" / name) for name in ("wav.scp", "text")]
+    split = [sys.executable, "-m", "tympan.bin.split_scps", "--scps", *lists, "--num_splits", "3"]
+    subprocess.run([*split, "--output_dir", str(tmp_path / "parts")], check=True, env=environment(), timeout=200)
+    data = ["--train_data_path_and_name_and_type", f"{tmp_path}/parts/wav.scp,speech,sound"]
+    data += ["--train_data_path_and_name_and_type", f"{tmp_path}/parts/text,text,text"]
+    done = run(beeps, tmp_path / "exp", "--multiple_iterator", "true", *data)
+    assert done.returncode == 0, done.stderr
+    assert same_weights(tmp_path / "exp" / "latest.pth", finished / "latest.pth")
+
+
 def test_a_mistake_does_not_change_an_older_run(beeps: Path, finished: Path) -> None:
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     done = run(beeps, finished, "--best_model_criterion", "valid,accuracy,max")

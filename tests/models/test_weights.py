@@ -51,3 +51,12 @@ def test_missing_and_foreign_files_are_named(tmp_path: Path) -> None:
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(UserError, match="does not contain weights"):
         load_weights(tmp_path / "list.pth")
+
+
+def test_a_lightning_checkpoint_gives_its_model(tmp_path: Path) -> None:
+    """ESPnet2's Lightning trainer saves `{"state_dict": {"model.encoder...": ...}, "epoch": ...}`."""
+    weight = torch.arange(3.0)
+    torch.save({"state_dict": {"model.encoder.x": weight}, "epoch": 3}, tmp_path / "a.ckpt")
+    assert load_weights(tmp_path / "a.ckpt").keys() == {"encoder.x"}
+    torch.save({"state_dict": {"encoder.x": weight}}, tmp_path / "b.ckpt")
+    torch.testing.assert_close(load_weights(tmp_path / "b.ckpt")["encoder.x"], weight)

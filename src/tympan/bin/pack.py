@@ -9,19 +9,25 @@ from pathlib import Path
 
 from tympan.config import argument, option, parse_args
 from tympan.decode.options import ModelFileOptions, read_decode_config
+from tympan.errors import UserError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ModelFileOptions):
-    output_dir: Path = argument(help="output folder")
+    output_dir: Path = argument(help="output folder; the word asr with --outpath")
     model: Path | None = option(None, help="experiment directory or folder to pack, instead of single files")
     decode_config: Path | None = option(
         None, help="YAML file of decoding options (beam_size, ctc_weight, ...) to pack instead of those of --model"
+    )
+    outpath: Path | None = option(
+        None, help="write a zip file as ESPnet2's `pack asr` does, which both toolkits read, instead of a folder"
     )
     push_to: str | None = option(
         None,
         help="publish the folder as OWNER/NAME on the model hub, also if it was packed earlier (needs tympan[hub])",
     )
+    # The last field, because it hides the function of its name.
+    option: list[Path] = option([], help="with --outpath: another file or folder to pack; may be repeated")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,11 +37,31 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if options.push_to is not None:
         check_can_publish(options.push_to)
+    if options.outpath is not None or options.option:
+        return _pack_zip(options)
     folder = options.output_dir
     if not _is_packed_already(options):
         _pack(options)
     if options.push_to is not None:
         print(f"published: {publish(folder, options.push_to)}")
+    return 0
+
+
+def _pack_zip(options: Options) -> int:
+    """`pack asr --asr_train_config FILE --asr_model_file FILE --option FILE --outpath FILE`, as asr.sh calls it."""
+    if options.outpath is None:
+        raise UserError("--option: is for --outpath; a packed folder contains what the model needs by itself")
+    if str(options.output_dir) != "asr" or options.model is not None or options.push_to is not None:
+        raise UserError("--outpath: is written as in ESPnet2: tympan pack asr --asr_train_config FILE --outpath FILE")
+    from tympan.decode.pack_zip import pack_zip
+
+    names = ("asr_train_config", "asr_model_file", "lm_train_config", "lm_file")
+    files = {name: path for name in names if (path := getattr(options, name)) is not None}
+    missing = [f"--{name}" for name in names[:2] if name not in files]
+    if missing:
+        raise UserError(f"{', '.join(missing)} must be given with --outpath")
+    more = [path for path in (options.bpemodel, options.ngram_file) if path is not None]
+    print(f"{pack_zip(files, [*options.option, *more], options.outpath)}")
     return 0
 
 

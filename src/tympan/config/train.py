@@ -393,7 +393,11 @@ class EpochOptions:
     valid_shape_file: list[str] = option(
         [], help="file with the length of every validation utterance; may be repeated", group=BATCHES
     )
-    multiple_iterator: bool = not_yet(False, instead="give all data in one data directory")
+    multiple_iterator: bool = option(
+        False,
+        help="data and shape files are directories of parts that split_scps wrote; they are read as one list",
+        group=DATA,
+    )
     category_sample_size: int = not_yet(10, instead=_CATEGORIES)
     upsampling_factor: float = not_yet(0.5, instead=_CATEGORIES)
     category_upsampling_factor: float = not_yet(0.5, instead=_CATEGORIES)

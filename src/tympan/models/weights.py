@@ -18,8 +18,8 @@ from tympan.models.adapter import is_adapter, without_merged_adapters
 def load_weights(path: str | Path) -> dict[str, Tensor]:
     """The state dict of a safetensors or torch file, on the CPU.
 
-    A checkpoint of ESPnet2 or Tympan (`{"model": state dict, ...}`) gives its model. Adapters whose weight includes
-    them are left out: the model is the same without them.
+    A checkpoint of ESPnet2 or Tympan (`{"model": state dict, ...}`) or Lightning (`{"state_dict": ...}`) gives its
+    model. Adapters whose weight includes them are left out: the model is the same without them.
     """
     path = Path(path)
     require_file(path, kind="weights file")
@@ -27,6 +27,8 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         _refuse_adapted_checkpoint(path, content)
         content = content["model"]
+    elif isinstance(content, dict) and isinstance(content.get("state_dict"), dict):
+        content = _of_lightning(content["state_dict"])
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(f"{path}: does not contain weights (a mapping of names to tensors)")
     return without_merged_adapters({_today(name): tensor for name, tensor in content.items()})
@@ -87,6 +89,13 @@ def fill_weights(
         lines += [f"  {line}" for line in shapes[:5]]
         raise UserError("\n".join(lines))
     model.load_state_dict(weights)
+
+
+def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:
+    """ESPnet2's Lightning module has its model as `model`, and keeps its loss functions beside it."""
+    prefix = "model."
+    inside = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+    return inside or state
 
 
 def _refuse_adapted_checkpoint(path: Path, content: dict[str, Any]) -> None:

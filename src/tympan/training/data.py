@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -15,9 +17,12 @@ from tympan.data.lengths import measure_shapes
 from tympan.data.loader import EpochBatches
 from tympan.data.preprocess import Preprocessor
 from tympan.data.shapes import Shapes, read_shapes
+from tympan.data.splits import joined_list
 from tympan.errors import UserError
 from tympan.runtime.comm import Comm
 from tympan.training.task import AnyTask, Tokens
+
+Config = TypeVar("Config", bound=TrainConfig)
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,19 @@ def build_data(task: AnyTask, config: TrainConfig, *, comm: Comm, pin_memory: bo
             pin_memory=pin_memory,
         ),
     )
+
+
+def with_joined_lists(config: Config) -> Config:
+    """The configuration with one file instead of every directory of parts (`--multiple_iterator`)."""
+    if not config.multiple_iterator:
+        return config
+    folder = Path(config.output_dir or ".") / "joined"
+    triples = [
+        (str(joined_list(Path(path), folder)), name, kind)
+        for path, name, kind in config.train_data_path_and_name_and_type
+    ]
+    shapes = [str(joined_list(Path(path), folder)) for path in config.train_shape_file]
+    return replace(config, train_data_path_and_name_and_type=triples, train_shape_file=shapes)
 
 
 def build_plain_data(task: AnyTask, config: TrainConfig) -> TrainingData:

@@ -48,7 +48,7 @@ from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
 from tympan.training.checkpoint import Identity, load_checkpoint, remove_links, report_changes, set_aside
 from tympan.training.collect_stats import collect_stats
-from tympan.training.data import TrainingData, build_data, build_plain_data
+from tympan.training.data import TrainingData, build_data, build_plain_data, with_joined_lists
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
 from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
 from tympan.training.preflight import check_run
@@ -190,7 +190,7 @@ def build_trainer(
             "every batch has a new shape. Use --batch_type bucket"
         )
     given = config
-    config = task.complete(config)
+    config = with_joined_lists(task.complete(config))
     data = build_data(task, config, comm=comm, pin_memory=device.type != "cpu")
     model = _model(task, config)
     _report_model(model, data, config, comm)
