@@ -11,7 +11,7 @@ from tympan.config import argument, option, parse_args
 
 if TYPE_CHECKING:
     from tympan.score.result import ScoreResult
-    from tympan.score.significance import Comparison
+    from tympan.score.significance import Comparison, Interval
     from tympan.score.transcripts import Unit
 
 OUTPUTS = ("ref.trn", "hyp.trn", "result.txt", "confusions.txt", "RESULTS.md", "score.json")
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.score import sclite
     from tympan.score.inputs import check_overwriting, default_unit, score_files
     from tympan.score.sclite_table import summary_table
-    from tympan.score.significance import compare
+    from tympan.score.significance import bootstrap_interval, compare
 
     if options.output_dir is not None:
         given = (options.ref, options.hyp, options.compare, options.utt2spk, options.non_linguistic_symbols)
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     first = results[0]
     print(sclite.render(first) if options.alignments else summary_table(first, percentages=True))
-    print(f"\n{_sentence(first, unit)}")
+    intervals = [bootstrap_interval(result) for result in results[: 2 if options.output_dir else 1]]
+    print(f"\n{_sentence(first, unit, intervals[0])}")
     if first.missing:
         what = "ignored" if options.sclite_compat else "counted as deletions"
         print(f"{len(first.missing)} references without a hypothesis were {what}")
@@ -76,15 +77,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if comparison is not None:
         print(f"{options.compare}: {results[1].total.error_rate:.2f} %, {comparison}")
     if options.output_dir is not None:
-        _write(options.output_dir, results, hypotheses, unit=unit, comparison=comparison)
+        _write(options.output_dir, results, hypotheses, unit=unit, intervals=intervals, comparison=comparison)
         print(f"written to {options.output_dir}")
     return 0
 
 
-def _sentence(result: ScoreResult, unit: str) -> str:
-    from tympan.score.significance import bootstrap_interval
-
-    total, interval = result.total, bootstrap_interval(result)
+def _sentence(result: ScoreResult, unit: str, interval: Interval | None) -> str:
+    total = result.total
     spread = ""
     if interval is not None:
         spread = f" ({100 * interval.level:.0f}% CI: {interval.low:.2f} to {interval.high:.2f})"
@@ -100,13 +99,14 @@ def _write(
     hypotheses: Sequence[Path],
     *,
     unit: Unit,
+    intervals: Sequence[Interval | None],
     comparison: Comparison | None,
 ) -> None:
     from tympan.runtime.atomic import atomic_write
     from tympan.score.inputs import short_names
     from tympan.score.score_dir import contents
 
-    files = contents(results, names=short_names(hypotheses), unit=unit, comparison=comparison)
+    files = contents(results, names=short_names(hypotheses), unit=unit, intervals=intervals, comparison=comparison)
     for name in OUTPUTS:
         with atomic_write(directory / name) as stream:
             stream.write(files[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,8 @@ GAP_COST = 3
 
 Kind = Literal["C", "S", "D", "I"]
 
+_TO_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_TO_UPPER = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
 _DIAGONAL, _INSERTION, _DELETION = range(3)
 
 
@@ -106,12 +109,12 @@ def count(steps: Iterable[Step]) -> Counts:
 
 def ascii_lower(token: str) -> str:
     """Lower case for A to Z only: sclite leaves É unchanged."""
-    return "".join(chr(ord(c) + 32) if "A" <= c <= "Z" else c for c in token)
+    return token.lower() if token.isascii() else token.translate(_TO_LOWER)
 
 
 def ascii_upper(token: str) -> str:
     """Upper case for a to z only."""
-    return "".join(chr(ord(c) - 32) if "a" <= c <= "z" else c for c in token)
+    return token.upper() if token.isascii() else token.translate(_TO_UPPER)
 
 
 def _moves(ref: list[str], hyp: list[str]) -> NDArray[np.uint8]:

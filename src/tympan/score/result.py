@@ -6,10 +6,11 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from tympan.errors import UserError
-from tympan.score.align import Counts, Step, align, ascii_lower, count
+from tympan.score.align import Counts, Kind, Step, align, ascii_lower, count
 from tympan.score.alternatives import Token, align_choices
 from tympan.score.transcripts import Transcript
 
@@ -36,7 +37,7 @@ class ScoreResult:
     """References without a hypothesis. They count as deletions, unless they were ignored as sclite does."""
     case_sensitive: bool
 
-    @property
+    @cached_property
     def total(self) -> Counts:
         return sum((utterance.counts for utterance in self.utterances), Counts())
 
@@ -49,19 +50,20 @@ class ScoreResult:
 
     def substitutions(self) -> Counter[Pair]:
         """(reference, hypothesis) pairs that were confused."""
-        return Counter(pair for pair, kind in self._pairs() if kind == "S")
+        return Counter(self._pairs("S"))
 
     def deletions(self) -> Counter[str]:
-        return Counter(pair[0] for pair, kind in self._pairs() if kind == "D")
+        return Counter(pair[0] for pair in self._pairs("D"))
 
     def insertions(self) -> Counter[str]:
-        return Counter(pair[1] for pair, kind in self._pairs() if kind == "I")
+        return Counter(pair[1] for pair in self._pairs("I"))
 
-    def _pairs(self) -> Iterable[tuple[Pair, str]]:
+    def _pairs(self, kind: Kind) -> Iterable[Pair]:
         fold = str if self.case_sensitive else ascii_lower
         for utterance in self.utterances:
             for step in utterance.steps:
-                yield (fold(step.ref or ""), fold(step.hyp or "")), step.kind
+                if step.kind == kind:
+                    yield fold(step.ref or ""), fold(step.hyp or "")
 
 
 def score(

@@ -49,10 +49,11 @@ def _column(step: Step, fold_case: bool) -> tuple[str, str, str]:
 
     ref, hyp = shown(step.ref, step.hyp), shown(step.hyp, step.ref)
     # sclite counts bytes, so columns drift in UTF-8 text. Keep its padding: programs parse this output.
-    width = max(len(ref.encode("utf-8")), len(hyp.encode("utf-8")))
+    ref_width, hyp_width = _bytes(ref), _bytes(hyp)
+    width = max(ref_width, hyp_width) + 1
     mark = "" if step.kind == "C" else step.kind
+    return ref + " " * (width - ref_width), hyp + " " * (width - hyp_width), mark.ljust(width)
 
-    def padded(text: str) -> str:
-        return text + " " * (width - len(text.encode("utf-8")) + 1)
 
-    return padded(ref), padded(hyp), padded(mark)
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8"))

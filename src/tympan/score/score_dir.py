@@ -10,14 +10,19 @@ from dataclasses import asdict
 from tympan.score import sclite
 from tympan.score.result import ScoredUtterance, ScoreResult, shorten
 from tympan.score.results_page import results_page
-from tympan.score.significance import Comparison, bootstrap_interval
+from tympan.score.significance import Comparison, Interval
 from tympan.score.transcripts import Unit, is_trn_readable, trn_line
 
 logger = logging.getLogger(__name__)
 
 
 def contents(
-    results: Sequence[ScoreResult], *, names: Sequence[str], unit: Unit, comparison: Comparison | None = None
+    results: Sequence[ScoreResult],
+    *,
+    names: Sequence[str],
+    unit: Unit,
+    intervals: Sequence[Interval | None],
+    comparison: Comparison | None = None,
 ) -> dict[str, str]:
     """File names and contents for the first result, with its comparison to a second one.
 
@@ -25,21 +30,27 @@ def contents(
     """
     first = results[0]
     confusions = first.substitutions().most_common()
-    rows = [(name, result.total, bootstrap_interval(result)) for name, result in zip(names, results, strict=True)]
+    rows = [(name, result.total, interval) for name, result, interval in zip(names, results, intervals, strict=True)]
+    numbers = _numbers(results, names, unit, intervals[0], comparison)
     return {
         "ref.trn": _trn("ref", first.utterances),
         "hyp.trn": _trn("hyp", first.utterances),
         "result.txt": sclite.render(first),
         "confusions.txt": "".join(f"{times}\t{ref}\t{hyp}\n" for (ref, hyp), times in confusions),
         "RESULTS.md": results_page(rows, unit=unit, comparison=comparison),
-        "score.json": json.dumps(_numbers(results, names, unit, comparison), ensure_ascii=False, indent=1) + "\n",
+        "score.json": json.dumps(_numbers(results, names, unit, intervals[0], comparison), ensure_ascii=False, indent=1)
+        + "\n",
     }
 
 
 def _numbers(
-    results: Sequence[ScoreResult], names: Sequence[str], unit: Unit, comparison: Comparison | None
+    results: Sequence[ScoreResult],
+    names: Sequence[str],
+    unit: Unit,
+    interval: Interval | None,
+    comparison: Comparison | None,
 ) -> dict[str, object]:
-    total, interval = results[0].total, bootstrap_interval(results[0])
+    total = results[0].total
     numbers = asdict(total) | {
         "name": names[0],
         "unit": unit,

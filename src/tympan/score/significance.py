@@ -90,11 +90,13 @@ def _interval(counts: Sequence[NDArray[np.float64]], *, level: float, resamples:
     utterances = len(counts[0])
     if utterances < 2:
         return None
+    systems = [[np.ascontiguousarray(of_system[:, column]) for column in range(2)] for of_system in counts]
     rng = np.random.default_rng(seed)
     values = []
     for start in range(0, resamples, ROWS_AT_ONCE):
         rows = rng.integers(0, utterances, size=(min(ROWS_AT_ONCE, resamples - start), utterances))
-        rates = [_rate(of_system[rows].sum(1)) for of_system in counts]
+        # One column at a time: pairs of numbers that are gathered from all over the memory take three times as long.
+        rates = [_rate(np.stack([column[rows].sum(1) for column in columns], axis=-1)) for columns in systems]
         values.append(rates[-1] - rates[0] if len(rates) == 2 else rates[0])
     low, high = np.quantile(np.concatenate(values), [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(low), float(high), level)
