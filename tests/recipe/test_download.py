@@ -158,7 +158,7 @@ def test_unknown_scheme_and_missing_file(tmp_path: Path) -> None:
 
 
 def test_full_disk(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*args: object) -> int:
+    def full(*args: object, **options: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(download, "_append", full)

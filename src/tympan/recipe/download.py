@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import time
 import urllib.error
@@ -110,7 +111,10 @@ def fetch(
 
 
 def _ask(url: str) -> Source:
-    scheme = urllib.parse.urlsplit(url).scheme
+    try:
+        scheme = urllib.parse.urlsplit(url).scheme
+    except ValueError as error:
+        raise UserError(f"{url}: not a valid URL ({error}). Check --data_url.") from error
     if scheme == "file":
         path = local_path(url)
         if not path.is_file():
@@ -121,9 +125,8 @@ def _ask(url: str) -> Source:
         raise UserError(f"{url}: cannot download from '{scheme}'; allowed: http, https, file.")
     try:
         with _open(url, method="HEAD") as answer:
-            size = answer.headers.get("Content-Length")
             version = answer.headers.get("ETag") or answer.headers.get("Last-Modified") or ""
-            return Source(url, int(size) if size else None, version)
+            return Source(url, _content_length(answer), version)
     except urllib.error.HTTPError as error:
         if error.code in (403, 405, 501):
             return Source(url, None, "")  # no HEAD here: the size comes with the body
@@ -137,10 +140,13 @@ def _ask(url: str) -> Source:
 
 
 def _open(url: str, *, method: str = "GET", headers: dict[str, str] | None = None) -> HTTPResponse:
-    request = urllib.request.Request(
-        url, method=method, headers={"User-Agent": "tympan", "Accept-Encoding": "identity", **(headers or {})}
-    )
-    response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    try:
+        request = urllib.request.Request(
+            url, method=method, headers={"User-Agent": "tympan", "Accept-Encoding": "identity", **(headers or {})}
+        )
+        response: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
+    except ValueError as error:  # an invalid address, also one that a server redirects to
+        raise urllib.error.URLError(f"invalid address: {error}") from error
     return response
 
 
@@ -169,18 +175,27 @@ def _continue(source: Source, part: Path, bar: tqdm[NoReturn]) -> None:
         if start and answer.status != 206:  # the server can't resume, or the file has changed
             part.unlink()
             bar.reset(total=source.size)
-        promised = answer.headers.get("Content-Length")
-        received = _append(answer, part, bar)
-    if promised is not None and received < int(promised):
-        raise ConnectionError(f"the connection closed {int(promised) - received:,} bytes early")
+        promised = _content_length(answer)
+        received = _append(answer, part, bar, most=None if source.size is None else source.size - _size(part))
+    if promised is not None and received < promised:
+        raise ConnectionError(f"the connection closed {promised - received:,} bytes early")
 
 
-def _append(stream: BinaryIO, part: Path, bar: tqdm[NoReturn]) -> int:
+def _content_length(answer: HTTPResponse) -> int | None:
+    """The number of bytes that the server announces; None if it announces none, or something else than a number."""
+    text = answer.headers.get("Content-Length") or ""
+    return int(text) if re.fullmatch(r"[0-9]{1,15}", text) else None
+
+
+def _append(stream: BinaryIO, part: Path, bar: tqdm[NoReturn], *, most: int | None = None) -> int:
+    """Append the stream to `part`. A server that sends more than `most` bytes could fill the disk: it is stopped."""
     received = 0
     with part.open("ab") as output:
         for chunk in _chunks(stream):
             output.write(chunk)
             received += len(chunk)
+            if most is not None and received > most:
+                break  # the size is checked at the end
             bar.update(len(chunk))
     return received
 
@@ -217,6 +232,8 @@ def _forget_other_version(part: Path, source: Source) -> None:
     try:
         notes = json.loads(_notes(part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        notes = {}
+    if not isinstance(notes, dict):
         notes = {}
     same = notes.get("size") == source.size and notes.get("version") == source.version
     if not same or (source.size is not None and _size(part) > source.size):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import sys
 from collections.abc import Callable, Sequence
 
@@ -30,6 +31,9 @@ _REMEDIES = {
 def run(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run the main function of a command. A mistake of the user gives one message on stderr and exit code 2."""
     end_with_parent()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A character that the terminal's encoding lacks is escaped, as it is on stderr.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return main(argv)
     except UserError as error:

@@ -38,8 +38,7 @@ def contents(
         "result.txt": sclite.render(first),
         "confusions.txt": "".join(f"{times}\t{ref}\t{hyp}\n" for (ref, hyp), times in confusions),
         "RESULTS.md": results_page(rows, unit=unit, comparison=comparison),
-        "score.json": json.dumps(_numbers(results, names, unit, intervals[0], comparison), ensure_ascii=False, indent=1)
-        + "\n",
+        "score.json": json.dumps(numbers, ensure_ascii=False, indent=1) + "\n",
     }
 
 
