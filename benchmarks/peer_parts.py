@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from espnet.nets.pytorch_backend.transformer.encoder import Encoder as Espnet1Encoder
 from espnet2.asr.decoder import transformer_decoder as decoders
+from espnet2.asr.encoder.contextual_block_conformer_encoder import ContextualBlockConformerEncoder
+from espnet2.asr.encoder.contextual_block_transformer_encoder import ContextualBlockTransformerEncoder
 from espnet2.asr.encoder.multiconvformer_encoder import MultiConvConformerEncoder
 from espnet2.asr.frontend.windowing import SlidingWindow
 from espnet2.asr.preencoder.sinc import LightweightSincConvs
@@ -52,11 +54,20 @@ def main() -> None:
             "outputs": [summary(out[0].flatten(1)) for out, _ in made],
         }
     golden |= convolutions()
+    for name, conf in cases.BLOCKS.items():
+        block_encoder = BLOCK_ENCODERS[name.split()[0]](cases.FEATURES, **conf).eval()
+        cases.fill(block_encoder)
+        outs = [block_encoder(cases.features(i), torch.tensor([n]))[0] for i, n in enumerate(cases.LENGTHS)]
+        golden[f"blocks {name}"] = {"shapes": shapes(block_encoder), "outputs": [summary(out[0]) for out in outs]}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
     output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
+BLOCK_ENCODERS = {
+    "transformer": ContextualBlockTransformerEncoder,
+    "conformer": ContextualBlockConformerEncoder,
+}
 DECODERS = {
     "lightweight_conv": decoders.LightweightConvolutionTransformerDecoder,
     "lightweight_conv2d": decoders.LightweightConvolution2DTransformerDecoder,

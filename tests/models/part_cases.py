@@ -55,6 +55,20 @@ CONVOLUTIONS = {
     "dynamic_conv2d": "dynamicconv2d",
 }
 """Each with the name that ESPnet1 has for it."""
+_BLOCKS = {"output_size": 8, "attention_heads": 2, "linear_units": 12, "num_blocks": 3}
+_SHORT = {"block_size": 6, "hop_size": 2, "look_ahead": 2}
+BLOCKS: dict[str, dict[str, Any]] = {
+    "transformer": {**_BLOCKS, **_SHORT},
+    "transformer linear": {**_BLOCKS, "block_size": 20, "hop_size": 7, "look_ahead": 5, "input_layer": "linear"},
+    "transformer after": {**_BLOCKS, **_SHORT, "normalize_before": False, "concat_after": True, "ctx_pos_enc": False},
+    "transformer whole": {**_BLOCKS, "block_size": 0, "positionwise_layer_type": "conv1d",
+                          "positionwise_conv_kernel_size": 3},
+    "conformer": {**_BLOCKS, **_SHORT, "macaron_style": True, "cnn_module_kernel": 5},
+    "conformer mixed": {**_BLOCKS, "block_size": 11, "hop_size": 4, "look_ahead": 3, "cnn_module_kernel": 3,
+                        "positionwise_layer_type": "conv1d-linear", "activation_type": "tanh"},
+    "conformer plain": {**_BLOCKS, **_SHORT, "use_cnn_module": False, "input_layer": "conv2d6"},
+}  # fmt: skip
+"""Contextual blocks. With 53, 38 and 45 frames and conv2d, 12, 8 and 10 frames go into the blocks."""
 VOCABULARY = 11
 WINDOWS: dict[str, dict[str, Any]] = {"usual": {}, "other": {"win_length": 300, "hop_length": 70, "channels": 1}}
 

@@ -42,6 +42,8 @@ ENCODERS = Registry(
         "e_branchformer": "tympan.models.encoder.e_branchformer:EBranchformerEncoder",
         "branchformer": "tympan.models.encoder.branchformer:BranchformerEncoder",
         "multiconv_conformer": "tympan.models.encoder.multiconv_conformer:MultiConvConformerEncoder",
+        "contextual_block_conformer": "tympan.models.encoder.contextual_block:ContextualBlockConformerEncoder",
+        "contextual_block_transformer": "tympan.models.encoder.contextual_block:ContextualBlockTransformerEncoder",
         "rnn": "tympan.models.encoder.rnn:RnnEncoder",
         "vgg_rnn": "tympan.models.encoder.vgg_rnn:VggRnnEncoder",
         "lightweight_conv": "tympan.models.encoder.convolution:LightweightConvEncoder",
@@ -53,8 +55,6 @@ ENCODERS = Registry(
     not_yet=dict.fromkeys(
         (
             "transformer_multispkr",
-            "contextual_block_transformer",
-            "contextual_block_conformer",
             "wav2vec2",
             "hubert",
             "hubert_pretrain",

@@ -234,6 +234,7 @@ if TYPE_CHECKING:
     from tympan.models.decoder.rnn import RnnDecoder
     from tympan.models.decoder.transformer import TransformerDecoder
     from tympan.models.encoder.blocks import BlockEncoder
+    from tympan.models.encoder.contextual_block import ContextualBlockEncoder
     from tympan.models.encoder.rnn import RnnEncoder
     from tympan.models.encoder.vgg_rnn import VggRnnEncoder
     from tympan.models.lm.seq_rnn import SequentialRnnLm
@@ -256,12 +257,17 @@ if TYPE_CHECKING:
     _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)
     _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection, LightweightSincConvs)
-    _ENCODERS: tuple[type[Encoder], ...] = (BlockEncoder, RnnEncoder, VggRnnEncoder)
+    _ENCODERS: tuple[type[Encoder], ...] = (BlockEncoder, ContextualBlockEncoder, RnnEncoder, VggRnnEncoder)
     _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, ConvolutionDecoder, RnnDecoder)
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
     _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
-    _RECOMPUTED: tuple[type[Recomputes], ...] = (BlockEncoder, TransformerDecoder, ConvolutionDecoder)
+    _RECOMPUTED: tuple[type[Recomputes], ...] = (
+        BlockEncoder,
+        ContextualBlockEncoder,
+        TransformerDecoder,
+        ConvolutionDecoder,
+    )
     _ATTENTION: tuple[type[KeepsAttention], ...] = (
         MultiHeadedAttention,
         RnnAttention,
