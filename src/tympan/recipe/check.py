@@ -6,17 +6,20 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
+from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
 from tympan.recipe.console import in_bytes, in_words
 from tympan.recipe.corpus import describe_archives
 from tympan.recipe.decode_steps import inference_arguments
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.recipe import Recipe
+from tympan.recipe.timing import describe_load
 from tympan.recipe.training_steps import (
     asr_arguments,
     lm_arguments,
@@ -24,11 +27,16 @@ from tympan.recipe.training_steps import (
     require_checkpoint,
     require_lm_text,
 )
+from tympan.runtime.cpu import FAST_BFLOAT16, has_fast_bfloat16
 from tympan.runtime.memory import memory_bytes
 
 if TYPE_CHECKING:
     from tympan.decode.options import DecodeOptions
     from tympan.recipe.estimate import Estimate
+
+
+LARGE_SET = 5000
+SHOWN_FAULTS = 5
 
 
 def check_configuration(recipe: Recipe, start: int, stop: int) -> None:
@@ -48,17 +56,43 @@ def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
     print("archives")
     for line in describe_archives(recipe.corpus, recipe.options, start=start):
         print(f"  {line}")
+    problems = _check_data(recipe) if start <= 0 <= stop else []
     print("configuration")
-    problems = []
-    for name, error in _configurations(recipe, start, stop):
+    for name, error in _configurations(recipe, start, stop, builds_model=True):
         print(f"  {name:<10} {'ok' if error is None else 'has errors, see below'}")
         problems += [] if error is None else [str(error)]
     if not problems:
-        problems = _print_estimate(estimate(recipe, _parse_inference(recipe)), start, stop)
+        found = estimate(recipe, _parse_inference(recipe), stages=range(start, stop + 1))
+        problems = _print_estimate(found, start, stop)
     if problems:
         raise UserError("\n".join(problems))
     print("all checks passed" if start <= stop else "nothing to do")
     return 0
+
+
+def _check_data(recipe: Recipe) -> list[str]:
+    """Validate the data directories that stage 0 reads, and print a line for each. Returns their errors."""
+    from tympan.data.validate import validate
+
+    if not recipe.corpus.directories:
+        return []
+    print("data")
+    problems = []
+    for name, place in recipe.corpus.directories.items():
+        if not (place / "wav.scp").is_file():
+            continue  # reported with the configuration
+        # Compressed recordings are decoded to their end, which would take minutes for large sets.
+        is_small = len(read_table(place / "wav.scp")) <= LARGE_SET
+        report = validate(place, nj=recipe.options.jobs, audio=is_small)
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.kinds().items()))
+        print(f"  {name:<10} {report.describe()}: {kinds or 'no faults'}{'' if is_small else ' (audio not checked)'}")
+        errors = report.errors
+        if errors:
+            more = [f"... and {len(errors) - SHOWN_FAULTS} more"] if len(errors) > SHOWN_FAULTS else []
+            listed = [*map(str, errors[:SHOWN_FAULTS]), *more]
+            problems.append("\n".join([*listed, f"`tympan validate_data {place}` lists all faults, `tympan fix_data "
+                                                f"{place}` drops broken entries."]))  # fmt: skip
+    return problems
 
 
 def _print_estimate(found: Estimate, start: int, stop: int) -> list[str]:
@@ -94,17 +128,22 @@ def machine(directory: Path) -> list[tuple[str, str]]:
     from tympan.runtime.device import find_accelerators
 
     free = shutil.disk_usage(directory).free
+    load = describe_load()
     return [
         ("tympan", tympan.__version__),
         ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("torch", torch.__version__),
         ("devices", f"{find_accelerators()}, {len(os.sched_getaffinity(0))} CPU cores"),
+        *([] if not has_fast_bfloat16() else [("bfloat16", FAST_BFLOAT16)]),
+        *([] if load is None else [("load", load)]),
         ("memory", in_bytes(memory_bytes())),
         ("disk", f"{in_bytes(free)} free in {directory}"),
     ]
 
 
-def _configurations(recipe: Recipe, start: int, stop: int) -> list[tuple[str, UserError | None]]:
+def _configurations(
+    recipe: Recipe, start: int, stop: int, *, builds_model: bool = False
+) -> list[tuple[str, UserError | None]]:
     """(name, mistake or None) for every configuration that a stage from `start` to `stop` reads."""
     options, tokens = recipe.options, recipe.tokens
     checks: list[tuple[str, int, Callable[[], object]]] = [("data", 0, recipe.corpus.check)]
@@ -116,7 +155,7 @@ def _configurations(recipe: Recipe, start: int, stop: int) -> list[tuple[str, Us
     if options.lm_config:
         checks.append(("resume", 3, lambda: require_checkpoint(options.lm_resume, "--lm_resume")))
         checks.append(("lm", 3, lambda: parse_quietly(LmTrainConfig, lm_arguments(recipe), "lm_train")))
-    checks.append(("asr", 4, lambda: parse_quietly(AsrTrainConfig, asr_arguments(recipe), "asr_train")))
+    checks.append(("asr", 4, lambda: _check_training(recipe, builds_model=builds_model)))
     checks.append(("resume", 4, lambda: require_checkpoint(options.resume, "--resume")))
     if start <= 4 and stop >= 3:
         checks.append(("device", 4, lambda: _require_device(options)))
@@ -125,6 +164,17 @@ def _configurations(recipe: Recipe, start: int, stop: int) -> list[tuple[str, Us
     return [
         (name, mistake) for name, mistake in found if mistake is not None or name not in ("data", "resume", "lm_text")
     ]
+
+
+def _check_training(recipe: Recipe, *, builds_model: bool) -> None:
+    """Parse the training configuration; with `builds_model`, also build the model, which finds more mistakes."""
+    config = parse_quietly(AsrTrainConfig, asr_arguments(recipe), "asr_train")
+    if builds_model:
+        from tympan.models.build import build_asr_model
+        from tympan.recipe.estimate import token_list_of
+
+        tokens = token_list_of(recipe.tokens, recipe.corpus)
+        build_asr_model(replace(config, token_list=tokens), reads_statistics=False)
 
 
 def _mistake(check: Callable[[], object]) -> UserError | None:

@@ -75,6 +75,8 @@ class Corpus:
     """Names of the sets that `prepare` will return; None: all of them."""
     segmented: frozenset[str] = frozenset()
     """Names of the sets whose data directory has a file `segments`."""
+    directories: Mapping[str, Path] = field(default_factory=dict)
+    """Data directories that `prepare` copies, by the name of the set: `--check` validates and measures them."""
     sources: Callable[[Path], Sequence[Path]] = lambda data: [data]
     """Files and directories that `prepare` reads: stage 0 runs again when they change."""
     speaker: Callable[[str], str] = _same

@@ -46,6 +46,7 @@ def own_corpus(options: RecipeOptions) -> Corpus:
     return Corpus(
         name="custom",
         tests=tuple(name for name in paths if name not in ("train", "dev")),
+        directories=paths,
         segmented=frozenset(name for name, path in paths.items() if (path / "segments").exists()),
         sources=lambda data: [file for path in paths.values() for file in data_files(path)],
         prepare=lambda data: {name: _read_with_text(path) for name, path in paths.items()},

@@ -55,6 +55,7 @@ class _Amounts:
 
     all_s: float
     train_s: float
+    dev_s: float
     decoded_s: float
     changed_s: float
     lm_tokens: float
@@ -62,8 +63,8 @@ class _Amounts:
     """Duration of the training set as counted in `all_s` and `changed_s`."""
 
 
-def estimate(recipe: Recipe, search: DecodeOptions) -> Estimate:
-    """Time features, training steps and the `search` on noise, which takes some seconds."""
+def estimate(recipe: Recipe, search: DecodeOptions, *, stages: range) -> Estimate:
+    """Time features, training steps and the `search` on noise, as far as `stages` need them: some seconds."""
     options, corpus = recipe.options, recipe.corpus
     hours, origin = corpus_hours(options, corpus)
     if not hours:
@@ -73,18 +74,20 @@ def estimate(recipe: Recipe, search: DecodeOptions) -> Estimate:
     amounts = _amounts(recipe, hours)
     asr = parse_quietly(AsrTrainConfig, asr_arguments(recipe), "asr_train")
     lm = parse_quietly(LmTrainConfig, lm_arguments(recipe), "lm_train") if options.lm_config else None
-    probe = measure(recipe, asr=asr, lm=lm, search=search, tokens=_token_list(recipe.tokens, corpus))
-    stages = [
+    probe = measure(recipe, asr=asr, lm=lm, search=search, tokens=token_list_of(recipe.tokens, corpus), stages=stages)
+    estimates = [
         _download(corpus, hours, amounts),
         _data(corpus, amounts),
         _features(recipe, amounts, probe),
         StageEstimate(2, "dictionary", amounts.utterances / UTTERANCES_PER_SECOND, _lengths_bytes(amounts)),
         _language_models(options, lm, amounts, probe),
         _training(options, asr, amounts, probe),
-        StageEstimate(5, "decode", amounts.decoded_s * probe.decoding_s / options.jobs, int(amounts.decoded_s * 200)),
+        StageEstimate(
+            5, "decode", amounts.decoded_s * probe.decoding.seconds / options.jobs, int(amounts.decoded_s * 200)
+        ),
     ]
     memory = 16 * probe.parameters + int(probe.saved_bytes * _largest_batch_s(asr, recipe))
-    return Estimate(stages, memory if not options.ngpu else 0, _notes(recipe, origin, amounts, probe, memory))
+    return Estimate(estimates, memory if not options.ngpu else 0, _notes(recipe, origin, amounts, probe, memory))
 
 
 def _amounts(recipe: Recipe, hours: Mapping[str, float]) -> _Amounts:
@@ -93,6 +96,7 @@ def _amounts(recipe: Recipe, hours: Mapping[str, float]) -> _Amounts:
     return _Amounts(
         all_s=all_s,
         train_s=train_s,
+        dev_s=3600 * hours.get(recipe.corpus.dev, 0.0),
         decoded_s=all_s - train_s,
         changed_s=changed_s,
         lm_tokens=_lm_tokens(recipe, train_s),
@@ -104,11 +108,19 @@ def _notes(recipe: Recipe, origin: str, amounts: _Amounts, probe: Probe, memory:
     train_s = amounts.train_s
     length = in_words(train_s) if train_s < 3600 else f"{train_s / 3600:.1f} hours"
     where = "on this machine" if not recipe.options.ngpu else "on one accelerator (divided by --ngpu below)"
+    measured = [timing for timing in (probe.training, probe.decoding) if timing.seconds]
+    notes = [f"{length} of training data ({origin}), times {recipe.features.copies:.2f} with speed perturbation"]
+    if probe.parameters:
+        notes.append(f"{probe.parameters:,} parameters")
+    if probe.training.seconds:
+        notes.append(f"{1000 * probe.training.seconds:.1f} ms to train on one second of speech {where}")
+        notes.append(f"the largest batch needs about {in_bytes(memory)} of memory")
+    if probe.decoding.seconds:
+        notes.append(f"{1000 * probe.decoding.seconds:.0f} ms to decode one second of speech on one CPU core")
+    if any(timing.is_busy for timing in measured):
+        notes.append("other programs use the processor: the times below are for an idle machine, now it takes longer")
     return [
-        f"{length} of training data ({origin}), times {recipe.features.copies:.2f} with speed perturbation",
-        f"{probe.parameters:,} parameters; {1000 * probe.training_s:.1f} ms to train on one second of speech {where}, "
-        f"{1000 * probe.decoding_s:.0f} ms to decode it on one CPU core",
-        f"the largest batch needs about {in_bytes(memory)} of memory",
+        *notes,
         "times are estimates for all epochs, measured on random input; stage -1 includes unpacking, but not the "
         "download",
     ]
@@ -156,9 +168,16 @@ def _language_models(
 def _training(options: RecipeOptions, asr: AsrTrainConfig, amounts: _Amounts, probe: Probe) -> StageEstimate:
     devices = max(1, options.ngpu if options.ngpu else options.nproc)
     heard_s = amounts.train_s + amounts.changed_s
-    took = probe.training_s / devices * heard_s * asr.max_epoch
+    # Validation has no backward pass: a third of the work.
+    dev_s = amounts.dev_s / 3
+    took = probe.training.seconds / devices * (heard_s + dev_s) * asr.max_epoch
     packed = 4 * probe.parameters + 4 * probe.lm_parameters
     return StageEstimate(4, "train", took, int(_experiment_bytes(asr, probe.parameters) + packed))
+
+
+def _decoding(options: RecipeOptions, amounts: _Amounts, probe: Probe) -> StageEstimate:
+    took = amounts.decoded_s * probe.decoding.seconds / options.jobs
+    return StageEstimate(5, "decode", took, int(amounts.decoded_s * 200))
 
 
 def _experiment_bytes(config: TrainConfig, parameters: int) -> int:
@@ -169,10 +188,11 @@ def _experiment_bytes(config: TrainConfig, parameters: int) -> int:
 
 
 def corpus_hours(options: RecipeOptions, corpus: Corpus) -> tuple[Mapping[str, float], str]:
-    """Hours by set: counted if stage 0 is done, else as published, scaled to the size of the archive."""
-    counted = {name: _hours(DATA / name) for name in (corpus.train, *corpus.decoded()) if (DATA / name).is_dir()}
+    """Hours by set: counted in the data directories, else as published, scaled to the size of the archive."""
+    places = corpus.directories or {name: DATA / name for name in (corpus.train, *corpus.decoded())}
+    counted = {name: _hours(place) for name, place in places.items() if place.is_dir()}
     if counted.get(corpus.train):
-        return counted, "counted"
+        return counted, "counted now"
     archives = [*Path(options.data).glob("*.tgz"), *Path(options.data).glob("*.tar.gz")]
     source = join_url(options.data_url, "archive") if options.data_url else ""
     if not archives and source.startswith("file:"):
@@ -205,7 +225,7 @@ def _lm_tokens(recipe: Recipe, train_s: float) -> float:
     return sum(len(tokenizer.text2tokens(sentence)) + 1 for sentence in chosen) * len(sentences) / max(1, len(chosen))
 
 
-def _token_list(tokens: Tokens, corpus: Corpus) -> list[str]:
+def token_list_of(tokens: Tokens, corpus: Corpus) -> list[str]:
     """The tokens, or placeholders in the expected number."""
     if tokens.token_list.is_file():
         return tokens.token_list.read_text(encoding="utf-8").split("\n")[:-1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.errors import UserError
 from tympan.recipe.recipe import Recipe
+from tympan.recipe.timing import NOTHING, Timing, time_repeatedly
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +25,6 @@ SAMPLE_S = 5.0
 LM_SENTENCE = 15
 LM_SENTENCES = 32
 WORDS = 1000
-PASSES = 3
-"""Number of repetitions: the first is warm-up, and other load disturbs some."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class Probe:
     """The measurements, per second of speech unless stated otherwise."""
 
     parameters: int
-    training_s: float
+    training: Timing
     saved_bytes: float
     """Memory kept for the backward pass."""
-    decoding_s: float
+    decoding: Timing
     """Time on one CPU core."""
     features_s: float
     lm_parameters: int = 0
@@ -46,65 +44,93 @@ class Probe:
 
 
 def measure(
-    recipe: Recipe, *, asr: AsrTrainConfig, lm: LmTrainConfig | None, search: DecodeOptions, tokens: Sequence[str]
+    recipe: Recipe,
+    *,
+    asr: AsrTrainConfig,
+    lm: LmTrainConfig | None,
+    search: DecodeOptions,
+    tokens: Sequence[str],
+    stages: range,
 ) -> Probe:
-    """Train and decode models with these configurations on noise. `tokens` is the token list."""
+    """Train and decode models with these configurations on noise. `tokens` is the token list.
+
+    Only what the `stages` do is measured; the other values are 0.
+    """
+    features_s = recipe.features.extraction_s() if 1 in stages else 0.0
+    if not {3, 4, 5} & set(stages):
+        return Probe(parameters=0, training=NOTHING, saved_bytes=0.0, decoding=NOTHING, features_s=features_s)
+
     import torch
 
     from tympan.models.build import build_asr_model, build_lm
     from tympan.runtime.device import choose_kind, device_of
 
-    device = device_of(choose_kind(ngpu=recipe.options.ngpu, device=recipe.options.device), local_rank=0)
+    trains = bool({3, 4} & set(stages))
+    kind = choose_kind(ngpu=recipe.options.ngpu, device=recipe.options.device) if trains else "cpu"
+    device = device_of(kind, local_rank=0)
     model = build_asr_model(replace(asr, token_list=list(tokens)), reads_statistics=False).to(device)
     language_model = None if lm is None else build_lm(replace(lm, token_list=list(tokens))).to(device)
     speech = recipe.features.noise(SAMPLE_S, device)
     text_length = int(SAMPLE_S * recipe.corpus.tokens_per_second)
     batch = {
         "speech": speech,
-        "speech_lengths": torch.full((2,), speech.shape[1], device=device),
-        "text": torch.randint(2, len(tokens) - 1, (2, text_length), device=device),
-        "text_lengths": torch.full((2,), text_length, device=device),
+        "speech_lengths": torch.full((len(speech),), speech.shape[1], device=device),
+        "text": torch.randint(2, len(tokens) - 1, (len(speech), text_length), device=device),
+        "text_lengths": torch.full((len(speech),), text_length, device=device),
     }
-    training_s, saved_bytes = _time_updates(model, batch, device)
+    training, saved_bytes = NOTHING, 0
+    if 4 in stages:
+        training, saved_bytes = _time_updates(model, batch, device, use_amp=asr.use_amp)
     parameters = _parameters(model)
     text = torch.randint(2, len(tokens) - 1, (LM_SENTENCES, LM_SENTENCE), device=device)
     sentences = {"text": text, "text_lengths": torch.full((LM_SENTENCES,), LM_SENTENCE, device=device)}
-    lm_s = 0.0 if language_model is None else _time_updates(language_model, sentences, device)[0]
+    lm_timing = NOTHING
+    if lm is not None and language_model is not None and 3 in stages:
+        lm_timing = _time_updates(language_model, sentences, device, use_amp=lm.use_amp)[0]
     # Limit the number of tokens to that of real speech: an untrained model does not predict the end.
     search = replace(search, maxlenratio=-text_length, minlenratio=0.0)
+    decoding = _time_decoding(model.cpu(), language_model, search, tokens, batch) if 5 in stages else NOTHING
+    spoken_s = len(speech) * SAMPLE_S
     return Probe(
         parameters=parameters,
-        training_s=training_s / (2 * SAMPLE_S),
-        saved_bytes=max(0, saved_bytes - 4 * parameters) / (2 * SAMPLE_S),
-        decoding_s=_time_decoding(model.cpu(), language_model, search, tokens, batch),
-        features_s=recipe.features.extraction_s(),
+        training=training.per(spoken_s),
+        saved_bytes=max(0, saved_bytes - 4 * parameters) / spoken_s,
+        decoding=decoding.per(spoken_s),
+        features_s=features_s,
         lm_parameters=0 if language_model is None else _parameters(language_model),
-        lm_token_s=lm_s / (LM_SENTENCES * LM_SENTENCE),
+        lm_token_s=lm_timing.seconds / (LM_SENTENCES * LM_SENTENCE),
     )
 
 
-def _time_updates(model: torch.nn.Module, batch: Mapping[str, torch.Tensor], device: torch.device) -> tuple[float, int]:
-    """Seconds of a forward and backward pass (the best of several), and the bytes kept between them."""
+def _time_updates(
+    model: torch.nn.Module, batch: Mapping[str, torch.Tensor], device: torch.device, *, use_amp: bool
+) -> tuple[Timing, int]:
+    """Time of an update, and the bytes kept between its forward and backward pass."""
     import torch
 
     from tympan.runtime.device import synchronize
 
     kept: dict[int, int] = {}
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    times = []
-    for _ in range(PASSES):
+    def update() -> None:
         kept.clear()
-        began = time.monotonic()
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast(device.type, dtype=torch.bfloat16, enabled=use_amp),
+        ):
             loss = sum(term.total / term.count.clamp(min=1) for term in model(**batch).terms)
         loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
         synchronize(device)
-        times.append(time.monotonic() - began)
-    return min(times), sum(kept.values())
+
+    update()  # the first one allocates memory
+    return time_repeatedly(update, on_cpu=device.type == "cpu"), sum(kept.values())
 
 
 def _time_decoding(
@@ -113,8 +139,8 @@ def _time_decoding(
     options: DecodeOptions,
     tokens: Sequence[str],
     batch: Mapping[str, torch.Tensor],
-) -> float:
-    """Seconds that the search takes on the CPU for one second of speech."""
+) -> Timing:
+    """Time that the encoder and the search take on the CPU for the batch."""
     import torch
 
     from tympan.decode.search import Encoded, run_search
@@ -125,12 +151,14 @@ def _time_decoding(
     model.eval()
     search = _search(model, None if lm is None else lm.cpu().eval(), options, tokens)
     speech, lengths = batch["speech"].cpu(), batch["speech_lengths"].cpu()
-    began = time.monotonic()
-    with torch.inference_mode():
-        encoded = model.encode(speech, lengths)
-        log_probs = model.ctc_log_posteriors(encoded.out) if model.has_ctc else None
-        run_search(search, Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
-    return (time.monotonic() - began) / (2 * SAMPLE_S)
+
+    def decode() -> None:
+        with torch.inference_mode():
+            encoded = model.encode(speech, lengths)
+            log_probs = model.ctc_log_posteriors(encoded.out) if model.has_ctc else None
+            run_search(search, Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
+
+    return time_repeatedly(decode, on_cpu=True)
 
 
 def _search(model: SpeechModel, lm: LanguageModel | None, options: DecodeOptions, tokens: Sequence[str]) -> Search[Any]:

@@ -1,0 +1,101 @@
+"""`--check` on data of one's own: what it validates, measures and needs, before any stage ran."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small_data import data_dir
+
+from tympan.bin.recipe import main
+from tympan.errors import UserError
+from tympan.recipe.custom import new_recipe
+from tympan.recipe.options import NewOptions
+from tympan.recipe.timing import time_repeatedly
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A new recipe, in the current directory. Its data are in ../train and ../dev."""
+    sets = {f"{name}_dir": data_dir(tmp_path / name) for name in ("train", "dev")}
+    new_recipe(NewOptions(name=tmp_path / "mine", **sets))
+    monkeypatch.chdir(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def check(*arguments: str) -> int:
+    return main(["custom", "--config", "conf/recipe.yaml", "--nj", "1", *arguments, "--check"])
+
+
+def test_sets_and_estimate_before_stage_0(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert check() == 0
+    said = capsys.readouterr().out
+    for name in ("train", "dev"):
+        line = f"  {name:<10} {mine.parent / name}: 3 utterances, 1 speakers, 0.00 h of audio at 8000 Hz: no faults"
+        assert line in said
+    assert "3.0 s of training data (counted now)" in said
+    assert "   4 train  " in said
+    assert said.endswith("all checks passed\n")
+
+
+def test_faults_of_the_data_are_reported(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (mine.parent / "train" / "train1.wav").unlink()
+    text = mine.parent / "dev" / "text"
+    text.write_bytes(text.read_bytes().replace(b"\n", b"\r\n"))
+    with pytest.raises(UserError) as caught:
+        check()
+    assert "train1.wav: there is no such file" in str(caught.value)
+    assert "text:1: " in str(caught.value)
+    assert "carriage return" in str(caught.value)
+    assert f"`tympan validate_data {mine.parent / 'train'}` lists all faults" in str(caught.value)
+    assert "all checks passed" not in capsys.readouterr().out
+
+
+def test_a_model_that_training_would_refuse(mine: Path) -> None:
+    config = Path("conf/train.yaml")
+    config.write_text(config.read_text().replace("interctc_layer_idx: [3]", "interctc_layer_idx: [7]"))
+    with pytest.raises(UserError, match="interctc_layer_idx"):
+        check()
+
+
+def test_a_changed_data_directory_is_measured_again(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also after stage 0 copied it."""
+    arguments = ["custom", "--config", "conf/recipe.yaml", "--stop_stage", "0"]
+    assert main(arguments) == 0
+    for name in ("wav.scp", "text", "utt2spk"):
+        table = mine.parent / "train" / name
+        table.write_text("".join(table.read_text().splitlines(keepends=True)[:2]))
+    assert check("--stop_stage", "2") == 0
+    assert "2.0 s of training data (counted now)" in capsys.readouterr().out
+
+
+def test_only_what_the_stages_need(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """There is no accelerator here, and stages up to 2 use none."""
+    import torch
+
+    if torch.accelerator.is_available():
+        pytest.skip("this machine has an accelerator")
+    assert check("--stage", "-1", "--stop_stage", "2", "--ngpu", "1") == 0
+    assert "to train on one second" not in capsys.readouterr().out
+    with pytest.raises(UserError, match="ngpu"):
+        check("--ngpu", "1")
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 6.0])
+def test_other_programs_do_not_change_the_measurement(monkeypatch: pytest.MonkeyPatch, slowdown: float) -> None:
+    """A computation of 0.2 s of two threads; on a busy machine they wait most of the time."""
+    clock = {"elapsed": 0.0, "used": 0.0}
+    needed = iter([0.5, 0.2, 0.21, 0.2])  # the first one is disturbed
+
+    def compute() -> None:
+        seconds = next(needed)
+        clock["elapsed"] += slowdown * seconds
+        clock["used"] += 2 * seconds
+
+    monkeypatch.setattr("tympan.recipe.timing._threads", lambda: 2)
+    monkeypatch.setattr("tympan.recipe.timing.time.monotonic", lambda: clock["elapsed"])
+    monkeypatch.setattr("tympan.recipe.timing.time.process_time", lambda: clock["used"])
+    found = time_repeatedly(compute, on_cpu=True)
+    assert found.seconds == pytest.approx(0.2)
+    assert found.is_busy is (slowdown > 1)
+    assert next(needed) == 0.2, "two measurements agreed after three passes"
