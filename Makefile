@@ -11,7 +11,7 @@ WORKERS ?= 2
 # -rs prints which tests were skipped, and why.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rs
 
-.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds wheel docs pictures docker-check clean
+.PHONY: help setup test test-all lint format types layers demo bench compat an4-seeds wheel docs pictures docker-check ascend-check clean
 
 help:
 	@echo "make test       set up .venv, then run lint, types, layers, docs and the tests"
@@ -23,6 +23,7 @@ help:
 	@echo "make docs       build the documentation site in build/site; a broken link is an error"
 	@echo "make pictures   make the pictures of the documentation, from a run of the demo (needs Chromium)"
 	@echo "make docker-check  run the steps of the Dockerfile without Docker, in new environments"
+	@echo "make ascend-check  names, kernels and messages against the torch-npu wheel from PyPI, without a card"
 	@echo "make wheel      build the wheel and the source distribution in dist/"
 	@echo "make lint | format | types | layers | clean"
 
@@ -89,6 +90,10 @@ docs: $(READY_DOCS)
 pictures: $(READY)
 	$(PIP) install --quiet -e '.[demo]'
 	$(BIN)/python docs/_site/pictures.py demo
+
+# Part of test-all too. The wheel (44 MB) is kept in build/ascend.
+ascend-check: $(READY)
+	$(PYTEST) -m '' tests/ascend tests/runtime/test_ascend.py tests/runtime/test_device.py
 
 docker-check:
 	PYTHON=$(PYTHON) tests/packaging/docker_steps.sh

@@ -21,6 +21,12 @@ LIBRARY = "torch_npu/lib/libtorch_npu.so"
 _KERNEL = re.compile(rb"_GLOBAL__N_1(\d+)(wrapper_(?:NPU|SparseNPU|AutogradNPU)_\w+)")
 _CAUTION = re.compile(rb"The operator ((?:aten::)?\w+(?:\.\w+)?)[^\0]{0,400}?fallback")
 
+_RENAMED = {
+    "aten::_softmax_backward_data": "_softmax_backward_data",
+    "aten::_softmax_backward_data.out": "_softmax_backward_data_out_out",
+}
+"""Operators whose wrappers have another name."""
+
 
 class Wheel:
     """An opened wheel."""
@@ -46,6 +52,8 @@ class Wheel:
     def has_kernel(self, operator: str) -> bool:
         """Whether the device has a kernel of its own for `aten::add.Tensor`, or one from which torch makes it."""
         name, _, overload = operator.removeprefix("aten::").partition(".")
+        if operator in _RENAMED:
+            return _RENAMED[operator] in self.kernels
         if f"{overload}_{name}" in self.kernels or f"{overload}_{name}_out" in self.kernels:
             return True
         # Of a structured operator, torch makes the variants without `out` from the one with it.
@@ -78,6 +86,8 @@ class Wheel:
         for node in ast.walk(self.source(module)):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 found.add(node.name)
+            elif isinstance(node, ast.ImportFrom) and node.level == 1 and node.names[0].name == "*":
+                found |= self.names_of(f"{module}.{node.module}")
             elif isinstance(node, ast.Import | ast.ImportFrom):
                 found |= {alias.asname or alias.name for alias in node.names}
             elif isinstance(node, ast.Assign):

@@ -18,6 +18,9 @@ from npu_wheel import Wheel
 from train_corpus import make_corpus
 
 from tympan.config.read import parse_training
+from tympan.decode.load import load_model
+from tympan.decode.model_files import ModelFiles
+from tympan.decode.options import DecodeOptions
 from tympan.decode.recognizer import Recognizer
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.device import choose_kind, device_of
@@ -41,8 +44,8 @@ TRAININGS: dict[str, list[str]] = {
     "O2": ["--train_dtype", "O2"],
     "gradient accumulation": ["--accum_grad", "2"],
     "gradient checkpointing": ["--grad_checkpointing", "true"],
-    "global_mvn": ["--normalize", "global_mvn"],
 }
+TRANSDUCER = {"decoder": "stateless", "decoder_conf": {"embed_size": 8}, "joint_net_conf": {"joint_space_size": 8}}
 SEARCHES: dict[str, dict[str, object]] = {
     "joint": {"search": "joint", "beam_size": 3, "ctc_weight": 0.4, "lm_weight": 0.2, "penalty": 0.1},
     "ctc_greedy": {"search": "ctc_greedy"},
@@ -60,14 +63,20 @@ class Workloads:
         self.device = device_of(choose_kind(ngpu=1, device="npu"), local_rank=0)
         self.config = self._write_config()
         self.traces: dict[str, OperatorTrace] = {}
+        rng = np.random.default_rng(0)
+        self.audio = [0.1 * rng.standard_normal(length).astype(np.float32) for length in (4000, 6500)]
 
     def run(self) -> None:
         for name, options in TRAININGS.items():
-            if name != "global_mvn":
-                self.train(f"training: {name}", options)
+            self.train(f"training: {name}", options)
         self.train_ddp()
         self.train_lm()
         self.decode()
+        path = self.config.with_name("transducer.yaml")
+        path.write_text(yaml.safe_dump({**yaml.safe_load(self.config.read_text(encoding="utf-8")), **TRANSDUCER}))
+        self.train("training: transducer", [], config=path)
+        with self.traced("decoding: transducer_greedy"):
+            self.recognizer("transducer", search="transducer_greedy").decode(self.audio)
 
     @contextmanager
     def traced(self, name: str) -> Iterator[OperatorTrace]:
@@ -75,12 +84,12 @@ class Workloads:
         with trace:
             yield trace
 
-    def train(self, name: str, options: list[str], comm: Comm | None = None) -> None:
+    def train(self, name: str, options: list[str], *, comm: Comm | None = None, config: Path | None = None) -> None:
         output = self.directory / "exp" / name.rpartition(": ")[2]
-        arguments = ["--config", str(self.config), "--output_dir", str(output), *options]
+        arguments = ["--config", str(config or self.config), "--output_dir", str(output), *options]
         task = AsrTask()
-        config = parse_training(task.config_class, arguments, prog="workloads")
-        trainer = build_trainer(task, config, comm=comm or Solo(), device=self.device)
+        settings = parse_training(task.config_class, arguments, prog="workloads")
+        trainer = build_trainer(task, settings, comm=comm or Solo(), device=self.device)
         with self.traced(name):
             trainer.train_epoch()
             trainer.validate()
@@ -89,7 +98,7 @@ class Workloads:
 
     def train_ddp(self) -> None:
         comm = Distributed(self.device, backend="gloo", init_method=f"file://{self.directory}/store", rank=0, size=1)
-        self.train("training: DDP", [], comm)
+        self.train("training: DDP", [], comm=comm)
         comm.close()
 
     def train_lm(self) -> None:
@@ -113,17 +122,24 @@ class Workloads:
         trainer.fit()
 
     def decode(self) -> None:
-        rng = np.random.default_rng(0)
-        audio = [0.1 * rng.standard_normal(length).astype(np.float32) for length in (4000, 6500)]
         for name, options in SEARCHES.items():
-            recognizer = self.recognizer(**options)
+            recognizer = self.recognizer("float32", **options)
             with self.traced(f"decoding: {name}"):
-                recognizer.decode(audio)
+                recognizer.decode(self.audio)
         with self.traced("alignment"):
-            self.recognizer(search="ctc_greedy").align(audio[0], "abc")
+            self.recognizer("float32", search="ctc_greedy").align(self.audio[0], "abc")
 
-    def recognizer(self, **options: object) -> Recognizer:
-        return Recognizer.from_pretrained(self.directory / "exp" / "float32", device="npu", **options)
+    def recognizer(self, experiment: str, **options: object) -> Recognizer:
+        """With the language model, where the search takes one."""
+        folder, lm = self.directory / "exp" / experiment, self.directory / "exp" / "lm"
+        has_lm = "lm_weight" in options
+        files = ModelFiles(
+            asr_train_config=folder / "config.yaml",
+            asr_model_file=folder / "1epoch.pth",
+            lm_train_config=lm / "config.yaml" if has_lm else None,
+            lm_file=lm / "1epoch.pth" if has_lm else None,
+        )
+        return Recognizer(load_model(files, device=self.device), DecodeOptions(**options))  # type: ignore[arg-type]
 
     def _write_config(self) -> Path:
         make_corpus(self.directory / "corpus")
@@ -141,7 +157,14 @@ def main() -> None:
     torch.set_num_threads(1)
     workloads = Workloads(directory, has_kernel=has_kernel)
     workloads.run()
-    json.dump({name: sorted(trace.operators()) for name, trace in workloads.traces.items()}, sys.stdout, indent=1)
+    found = {
+        name: {
+            "operators": sorted(trace.operators()),
+            "types": sorted({dtype for item in trace.signatures() for _, dtype in item.tensors}),
+        }
+        for name, trace in workloads.traces.items()
+    }
+    json.dump(found, sys.stdout, indent=1)
 
 
 if __name__ == "__main__":

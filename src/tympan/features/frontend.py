@@ -152,7 +152,7 @@ class DefaultFrontend(nn.Module):
             angle = turns * (2 * math.pi / self.n_fft)
             before = (self.n_fft - self.win_length) // 2
             window = nn.functional.pad(
-                self.window_weights.double().cpu(), (before, self.n_fft - self.win_length - before)
+                self.window_weights.cpu().double(), (before, self.n_fft - self.win_length - before)
             )
             scale = self.n_fft**-0.5 if self.normalized else 1.0
             matrix = torch.cat([angle.cos(), angle.sin()], dim=1) * (scale * window).unsqueeze(1)

@@ -96,6 +96,7 @@ def _composed(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any
         return NotImplemented
     if function.has_kernel_for_dispatch_key(DispatchKey.CompositeImplicitAutograd):
         return function.decompose(*args, **kwargs)
-    if function.has_kernel_for_dispatch_key(DispatchKey.CompositeExplicitAutograd) and not is_view(function):
-        return function._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+    for key in (DispatchKey.CompositeExplicitAutograd, DispatchKey.CompositeExplicitAutogradNonFunctional):
+        if function.has_kernel_for_dispatch_key(key) and not is_view(function):
+            return function._op_dk(key, *args, **kwargs)
     return NotImplemented

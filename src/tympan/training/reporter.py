@@ -123,7 +123,7 @@ class EpochReporter:
             return
         held = {name: self._tensors.get(name) or self._floats[name] for name in names}
         on_device = [torch.stack(held[name]) for name in names if name in self._tensors]  # type: ignore[arg-type]
-        read = iter(torch.stack(on_device).double().cpu().tolist() if on_device else [])
+        read = iter(torch.stack(on_device).cpu().tolist() if on_device else [])
         local = [next(read) if name in self._tensors else list(held[name]) for name in names]
         summed = self._comm.sum(torch.tensor(local, dtype=torch.float64)).tolist()
         for name, (total, count) in zip(names, summed, strict=True):

@@ -167,6 +167,27 @@ _library.impl("empty.memory_format", _empty, "PrivateUse1")
 _library.impl("empty_strided", _empty_strided, "PrivateUse1")
 _library.impl("_copy_from", _copy_from, "PrivateUse1")
 dist.Backend.register_backend("hccl", _hccl, devices=["npu"])
+
+
+def _in_half(function: Any) -> Any:
+    """As autocast does for products: the tensors in its type, then the operator itself."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        kind = torch.get_autocast_dtype("npu")
+
+        def cast(value: Any) -> Any:
+            is_wide = isinstance(value, torch.Tensor) and value.dtype == torch.float32
+            return value.to(kind) if is_wide else value
+
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            args, kwargs = pytree.tree_map(cast, (args, kwargs))
+            return function(*args, **kwargs)
+
+    return run
+
+
+for _name in ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm", "conv1d", "conv2d", "scaled_dot_product_attention"):
+    _library.impl(_name, _in_half(getattr(torch.ops.aten, _name).default), "AutocastPrivateUse1")
 _everything = torch.library.Library("_", "IMPL")
 _everything.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
 # Its memory is that of the host, so there is nothing to pin
