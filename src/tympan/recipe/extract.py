@@ -20,6 +20,8 @@ MOST_RATIO = 100
 SMALL_BYTES = 100_000_000
 """What any archive may grow to: small files of equal lines shrink more."""
 MOST_FILES = 5_000_000
+_BAD_MEMBER = (None, errno.ENAMETOOLONG, errno.EINVAL, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+"""Errors that a damaged archive or name causes. gzip.BadGzipFile has no number."""
 
 
 def extract(archive: Path, target: Path) -> list[Path]:
@@ -80,7 +82,7 @@ def _unpack(archive: Path, scratch: Path) -> None:
                 f"{scratch.parent}: the disk is full while unpacking {archive.name}. Free some space and run the "
                 "command again."
             ) from error
-        if error.errno in (None, errno.ENAMETOOLONG, errno.EINVAL):  # gzip.BadGzipFile, or a damaged name
+        if error.errno in _BAD_MEMBER:
             raise UserError(_damaged(archive, error.strerror or str(error))) from error
         raise
     except Exception as error:  # damaged bytes make the decompressors and tarfile raise nearly anything
