@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -70,7 +71,7 @@ def test_all_mistakes_are_reported(here: Path, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", "file_name,words\nx,y\n", "a.csv:1: the first line must name the columns; there is no 'path'"),
+        ("a.csv", "recording,text\nx,y\n", "a.csv:1: the first line must name the columns; there is no 'path'"),
         ("a.csv", "path,text\n", "the manifest has no recordings"),
         ("a.jsonl", "{\n", "a.jsonl:1: not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: each line must be an object"),
@@ -88,3 +89,27 @@ def test_manifests_that_can_not_be_read(
 def test_the_result_is_valid(here: Path) -> None:
     main([str(write(here, "csv")), str(here / "data")])
     assert validate(here / "data").faults == []
+
+
+def test_a_dataset_of_hugging_face(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Recordings inside of the tables, and recordings that the tables name."""
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    stored = io.BytesIO()
+    soundfile.write(stored, np.zeros(800), 8000, format="FLAC")
+    soundfile.write(tmp_path / "b.wav", np.zeros(800), 8000)
+    rows = {
+        "audio": [{"bytes": stored.getvalue(), "path": None}, {"bytes": None, "path": str(tmp_path / "b.wav")}],
+        "sentence": ["ONE", "TWO  WORDS"],
+        "speaker_id": [7, 8],
+    }
+    table = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio(decode=False))
+    datasets.DatasetDict({"train": table}).save_to_disk(str(tmp_path / "saved"))
+    assert run(main, [str(tmp_path / "saved"), str(tmp_path / "data")]) == 2
+    assert "has splits, so --split is needed: train" in capsys.readouterr().err
+    assert run(main, [str(tmp_path / "saved"), str(tmp_path / "data"), "--split", "train"]) == 0
+    data = DataDir.read(tmp_path / "data")
+    assert data.text == {"7-00000000": "ONE", "8-00000001": "TWO WORDS"}
+    assert data.utt2spk == {"7-00000000": "7", "8-00000001": "8"}
+    assert soundfile.info(data.wav["7-00000000"]).frames == 800
+    assert Path(data.wav["7-00000000"]).parent == tmp_path / "data" / "audio"
+    assert soundfile.info(data.wav["8-00000001"]).samplerate == 8000

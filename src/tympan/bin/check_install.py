@@ -20,6 +20,7 @@ PURPOSES = {
     "espeakng_loader": "speech synthesis for the demo",
     "huggingface_hub": "models from a hub",
     "transformers": "pretrained speech encoders",
+    "datasets": "datasets of Hugging Face",
     "sacrebleu": "BLEU and chrF of translations",
 }
 

@@ -11,7 +11,7 @@ from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.files import read_text
 
-PATHS = ("path", "audio", "audio_filepath", "wav", "file")
+PATHS = ("path", "audio", "audio_filepath", "file_name", "wav", "file")
 TEXTS = ("text", "sentence", "transcript", "transcription")
 SPEAKERS = ("speaker", "speaker_id", "client_id")
 IDS = ("id", "utt_id")
@@ -85,25 +85,26 @@ def _json_object(line: str, place: str) -> Mapping[str, object]:
 
 
 def _utterance(row: Mapping[str, object], base: Path) -> tuple[str, dict[str, str]]:
-    path, text = _value(row, PATHS), " ".join(_value(row, TEXTS).split())
+    path, text = first_value(row, PATHS), " ".join(first_value(row, TEXTS).split())
     if not path or not text:
         raise ValueError(f"there is no {PATHS[0] if not path else TEXTS[0]}")
-    if _value(row, STARTS) not in ("", "0", "0.0"):
+    if first_value(row, STARTS) not in ("", "0", "0.0"):
         raise ValueError("parts of recordings ('start', 'offset') are not supported; cut the recordings first")
     audio = (base / path).resolve()
     if not audio.is_file():
         raise ValueError(f"there is no file {audio}")
-    speaker = _name(_value(row, SPEAKERS))
-    name = _name(_value(row, IDS)) or _name(str(Path(path).with_suffix("")))
+    speaker = clean_id(first_value(row, SPEAKERS))
+    name = clean_id(first_value(row, IDS)) or clean_id(str(Path(path).with_suffix("")))
     # Kaldi's tools need ids that start with the speaker.
     utterance = f"{speaker}-{name}" if speaker and not name.startswith(speaker) else name
     return utterance, {"wav.scp": str(audio), "text": text, "utt2spk": speaker or utterance}
 
 
-def _value(row: Mapping[str, object], names: tuple[str, ...]) -> str:
+def first_value(row: Mapping[str, object], names: tuple[str, ...]) -> str:
+    """The value of the first of these columns that the row has; empty if it has none."""
     return next((str(row[name]).strip() for name in names if row.get(name) not in (None, "")), "")
 
 
-def _name(text: str) -> str:
+def clean_id(text: str) -> str:
     """Return an id without spaces and slashes."""
     return "_".join(text.strip("./").replace("/", "_").split())

@@ -112,10 +112,13 @@ class Corpus:
 
 CORPORA: dict[str, str | Corpus] = {
     "aishell": "tympan.recipe.aishell:AISHELL",
+    "aishell2": "tympan.recipe.mandarin:AISHELL2",
     "an4": "tympan.recipe.an4:AN4",
+    "commonvoice": "tympan.recipe.common_voice:COMMON_VOICE",
     "librispeech": "tympan.recipe.librispeech:LIBRISPEECH",
     "librispeech_100": "tympan.recipe.librispeech:LIBRISPEECH_100",
     "mini_librispeech": "tympan.recipe.librispeech:MINI_LIBRISPEECH",
+    "thchs30": "tympan.recipe.mandarin:THCHS30",
     "custom": "tympan.recipe.custom:own_corpus",
 }
 """Corpora by name: a Corpus, or the import path of one (or of a function from options to a Corpus)."""

@@ -33,6 +33,7 @@ EXTRAS = {
     "espeakng_loader": "demo",
     "huggingface_hub": "hub",
     "transformers": "hf",
+    "datasets": "datasets",
     "sacrebleu": "st",
 }
 """Import name -> name of the extra, as in `pip install 'tympan[hub]'`."""
