@@ -17,7 +17,9 @@ import yaml
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import make_training_config
 from tympan.decode.recognizer import Recognizer
+from tympan.errors import UserError
 from tympan.models.build import build_asr_model
+from tympan.models.encoder.own import build_encoder
 from tympan.models.parts import Encoder
 
 
@@ -54,3 +56,68 @@ def test_the_documented_encoder_is_decoded(tmp_path: Path, monkeypatch: pytest.M
     assert set(hypothesis.tokens) <= set(options["token_list"])
     plain = Recognizer.from_pretrained(tmp_path, allow_import=True, search="ctc_greedy", dtype="float64")
     assert hypothesis.tokens == plain(noise, rate=16000).tokens
+
+
+ESPNET_FORM = """
+import torch
+from torch import nn
+
+class Enc(nn.Module):
+    def __init__(self, input_size: int, output_size: int = 8):
+        super().__init__()
+        self._output_size = output_size
+        self.conv = nn.Conv1d(input_size, output_size, 3, stride=2)
+
+    def output_size(self):
+        return self._output_size
+
+    def forward(self, xs_pad, ilens, prev_states=None):
+        return self.conv(xs_pad.transpose(1, 2)).transpose(1, 2), (ilens - 1) // 2, None
+
+class Lacking(nn.Module):
+    def __init__(self, input_size: int):
+        super().__init__()
+
+    def forward(self, features, lengths):
+        return features, lengths
+
+class WrongResult(Lacking):
+    def __init__(self, input_size: int):
+        super().__init__(input_size)
+        self.output_size = input_size
+
+    def output_lengths(self, lengths):
+        return lengths
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    name = f"own_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(ESPNET_FORM, encoding="utf-8")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    return name
+
+
+def test_an_encoder_with_the_interface_of_espnet2(module: str) -> None:
+    encoder = build_encoder(f"{module}:Enc", {"output_size": 4}, input_size=6)
+    assert encoder.output_size == 4
+    assert isinstance(encoder, Encoder)
+    assert [name for name, _ in encoder.named_parameters()] == ["conv.weight", "conv.bias"]
+    features, lengths = torch.randn(2, 9, 6), torch.tensor([9, 7])
+    found = encoder(features, lengths)
+    torch.testing.assert_close(found.out, encoder.conv(features.transpose(1, 2)).transpose(1, 2))
+    assert found.lengths.tolist() == [4, 3]
+    lengths = torch.arange(3, 500)
+    assert ((encoder.output_lengths(lengths) - (lengths - 1) // 2).abs() <= 1).all()
+
+
+def test_what_an_encoder_lacks(module: str) -> None:
+    with pytest.raises(UserError) as caught:
+        build_encoder(f"{module}:Lacking", {}, input_size=6)
+    assert "it has no attribute output_size" in str(caught.value)
+    assert "it has no method output_lengths(lengths)" in str(caught.value)
+    assert "docs/extending.md" in str(caught.value)
+    encoder = build_encoder(f"{module}:WrongResult", {}, input_size=6)
+    with pytest.raises(UserError, match=r"forward must return .*EncoderOutput.*; it returned tuple"):
+        encoder(torch.randn(1, 3, 6), torch.tensor([3]))

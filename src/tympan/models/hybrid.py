@@ -17,6 +17,7 @@ from tympan.models.attention import Attended, Text, attention_kept, attention_lo
 from tympan.models.ctc import Ctc
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.own import build_encoder
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
     """Build the model of `config`, with the class of its option `model` and the initialization of `init`."""
     inputs = build_inputs(config, reads_statistics=reads_statistics)
-    encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    encoder: Encoder = build_encoder(config.encoder, config.encoder_conf, input_size=inputs.size)
     assert isinstance(config.token_list, list), "the caller reads a file of tokens"
     sizes = {"vocab_size": len(config.token_list), "encoder_output_size": encoder.output_size}
     decoder = None

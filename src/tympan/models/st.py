@@ -18,6 +18,7 @@ from tympan.models.attention import Attended, Text, attention_kept, attention_lo
 from tympan.models.bleu import BleuCounter
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
+from tympan.models.encoder.own import build_encoder
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
@@ -392,10 +393,10 @@ def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> S
     """
     _check_supported(config)
     inputs = build_inputs(config, reads_statistics=reads_statistics)
-    encoder: Encoder = choices.ENCODERS.build(config.encoder, config.encoder_conf, input_size=inputs.size)
+    encoder: Encoder = build_encoder(config.encoder, config.encoder_conf, input_size=inputs.size)
     hier_encoder, size = None, encoder.output_size
     if config.hier_encoder is not None:
-        hier_encoder = choices.ENCODERS.build(config.hier_encoder, config.hier_encoder_conf, input_size=size)
+        hier_encoder = build_encoder(config.hier_encoder, config.hier_encoder_conf, input_size=size)
         size = hier_encoder.output_size
     tokens, src_tokens = config.token_list, config.src_token_list
     assert isinstance(tokens, list), "the caller reads a file of tokens"
@@ -452,7 +453,7 @@ def _build_text_encoder(config: StTrainConfig, vocab_size: int) -> Encoder | Non
     conf = config.extra_mt_encoder_conf
     if conf.get("input_layer") != "embed":
         raise UserError("the input of extra_mt_encoder is tokens; set extra_mt_encoder_conf input_layer=embed")
-    encoder: Encoder = choices.ENCODERS.build(config.extra_mt_encoder, conf, input_size=vocab_size)
+    encoder: Encoder = build_encoder(config.extra_mt_encoder, conf, input_size=vocab_size)
     return encoder
 
 

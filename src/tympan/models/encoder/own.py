@@ -1,0 +1,106 @@
+"""Build the encoder of a configuration. A user's class is checked, and may have ESPnet2's interface.
+
+ESPnet2's encoders have a method `output_size()` and return a tuple (output, lengths, states).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tympan.config import choices
+from tympan.config.registry import is_import
+from tympan.errors import UserError
+from tympan.models.encoder.output import EncoderOutput
+from tympan.models.parts import Encoder
+
+_PROBES = (64, 128, 256, 512, 1024, 2048)
+"""Numbers of frames at which the length of an ESPnet2 encoder's output is measured."""
+
+
+def build_encoder(name: str, conf: Mapping[str, Any], *, input_size: int) -> Encoder:
+    """Return the encoder of this name. UserError if a user's class lacks a member."""
+    built: Any = choices.ENCODERS.build(name, conf, input_size=input_size)
+    if is_import(name):
+        built = _as_encoder(built, name, input_size)
+    encoder: Encoder = built
+    return encoder
+
+
+def _as_encoder(built: Any, name: str, input_size: int) -> Encoder:
+    has_forward = isinstance(built, nn.Module) and type(built).forward is not nn.Module.forward
+    size = getattr(built, "output_size", None)
+    if has_forward and callable(size):
+        kind = type(built)
+        # The same object with the same parameter names, so that weights of ESPnet2 load.
+        built.__class__ = type(kind.__name__, (_EspnetForm, kind), {"__module__": kind.__module__})
+        built._tympan_input_size = input_size
+        return built  # type: ignore[no-any-return]
+    missing = [] if isinstance(built, nn.Module) else ["it is not a torch.nn.Module"]
+    missing += [] if has_forward else ["it has no method forward(features, lengths)"]
+    if not isinstance(size, int):
+        missing.append("it has no attribute output_size, the number of values per output frame")
+    if not callable(getattr(built, "output_lengths", None)):
+        missing.append("it has no method output_lengths(lengths), the number of output frames for a number of frames")
+    if missing:
+        raise UserError(f"encoder {name}: {'; '.join(missing)}. docs/extending.md has a complete example")
+    checked = type(built)
+    built.__class__ = type(checked.__name__, (_Checked, checked), {"__module__": checked.__module__})
+    return built  # type: ignore[no-any-return]
+
+
+class _Checked(nn.Module):
+    """Checks what a user's encoder returns."""
+
+    def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
+        found = super().forward(features, lengths)
+        if not isinstance(found, EncoderOutput):
+            raise UserError(
+                f"encoder {type(self).__module__}:{type(self).__name__}: forward must return "
+                "tympan.models.encoder.output.EncoderOutput(out, lengths), or have ESPnet2's interface with a method "
+                f"output_size(); it returned {type(found).__name__}"
+            )
+        return found
+
+
+class _EspnetForm(nn.Module):
+    """Gives an encoder with ESPnet2's interface the members of `Encoder`."""
+
+    _tympan_input_size: int
+
+    @property
+    def output_size(self) -> int:
+        return int(super().output_size())  # type: ignore[misc]
+
+    def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
+        out, out_lengths, *_ = super().forward(features, lengths)
+        if isinstance(out, tuple):  # with the outputs of inner layers
+            out, inner = out
+            return EncoderOutput(out, out_lengths, tuple((int(layer), tensor) for layer, tensor in inner))
+        return EncoderOutput(out, out_lengths)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        """Measured: ESPnet2's encoders have no such method. The result may differ by a frame for some lengths."""
+        ratio, offset = self._rule
+        return (torch.floor(lengths * ratio + offset)).long().clamp(min=0) * (lengths > 0)
+
+    @functools.cached_property
+    def _rule(self) -> tuple[float, float]:
+        """The largest (slope, offset) that is never more than the measured number of output frames."""
+        like = next(self.parameters(), torch.zeros(()))
+        was_training = self.training
+        self.eval()
+        found = []
+        with torch.no_grad():
+            for frames in _PROBES:
+                features = torch.zeros(
+                    1, frames, self._tympan_input_size, device=parameter.device, dtype=parameter.dtype
+                )
+                found.append(int(self.forward(features, torch.tensor([frames], device=parameter.device)).lengths))
+        self.train(was_training)
+        slope = (found[-1] - found[0]) / (_PROBES[-1] - _PROBES[0])
+        return slope, min(number - slope * frames for number, frames in zip(found, _PROBES, strict=True))
