@@ -97,10 +97,8 @@ class _EspnetForm(nn.Module):
         found = []
         with torch.no_grad():
             for frames in _PROBES:
-                features = torch.zeros(
-                    1, frames, self._tympan_input_size, device=parameter.device, dtype=parameter.dtype
-                )
-                found.append(int(self.forward(features, torch.tensor([frames], device=parameter.device)).lengths))
+                features = like.new_zeros(1, frames, self._tympan_input_size)
+                found.append(int(self.forward(features, torch.tensor([frames], device=like.device)).lengths))
         self.train(was_training)
         slope = (found[-1] - found[0]) / (_PROBES[-1] - _PROBES[0])
         return slope, min(number - slope * frames for number, frames in zip(found, _PROBES, strict=True))
