@@ -12,12 +12,11 @@ import soundfile
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.data.manifest import IDS, SPEAKERS, TEXTS, clean_id, first_value
-from tympan.errors import UserError
+from tympan.errors import UserError, check_faults
 from tympan.runtime.atomic import atomic_write
 
 AUDIO = "audio"
 SUFFIXES = {"WAV": ".wav", "WAVEX": ".wav", "FLAC": ".flac", "OGG": ".ogg", "MPEG": ".mp3", "MP3": ".mp3"}
-MAX_FAULTS = 20
 
 
 def is_dataset(folder: Path) -> bool:
@@ -45,9 +44,7 @@ def read_dataset(folder: Path, *, audio_dir: Path, split: str | None = None) -> 
             continue
         for name, value in values.items():
             tables[name][utterance] = value
-    if faults:
-        more = f"\n... and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
-        raise UserError("\n".join(faults[:MAX_FAULTS]) + more)
+    check_faults(faults)
     return DataDir(folder, tables)
 
 

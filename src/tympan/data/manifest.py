@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
-from tympan.errors import UserError
+from tympan.errors import UserError, check_faults
 from tympan.files import read_text
 
 PATHS = ("path", "audio", "audio_filepath", "file_name", "wav", "file")
@@ -16,7 +16,6 @@ TEXTS = ("text", "sentence", "transcript", "transcription")
 SPEAKERS = ("speaker", "speaker_id", "client_id")
 IDS = ("id", "utt_id")
 STARTS = ("start", "offset")
-MAX_FAULTS = 20
 
 
 def read_manifest(manifest: Path, *, audio_dir: Path | None = None) -> DataDir:
@@ -38,9 +37,7 @@ def read_manifest(manifest: Path, *, audio_dir: Path | None = None) -> DataDir:
             continue
         for name, value in values.items():
             tables[name][utterance] = value
-    if faults:
-        more = f"\n... and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
-        raise UserError("\n".join(faults[:MAX_FAULTS]) + more)
+    check_faults(faults)
     if not tables["text"]:
         raise UserError(f"{manifest}: the manifest has no recordings")
     return DataDir(manifest.parent, tables)

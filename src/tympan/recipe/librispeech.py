@@ -6,12 +6,11 @@ from functools import partial
 from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
-from tympan.errors import UserError
+from tympan.errors import UserError, check_faults
 from tympan.files import read_text
 from tympan.recipe.corpus import Archive, Corpus
 
 ROOT = "LibriSpeech"
-MAX_FAULTS = 20
 
 
 def prepare(parts: dict[str, tuple[str, ...]], data: Path) -> dict[str, DataDir]:
@@ -41,9 +40,7 @@ def _read_set(data: Path, folders: tuple[str, ...]) -> DataDir:
             )
         for transcript in transcripts:
             _read_chapter(transcript, tables, faults)
-    if faults:
-        more = f"\n... and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
-        raise UserError("\n".join(faults[:MAX_FAULTS]) + more)
+    check_faults(faults)
     return DataDir(data, tables)
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
-from tympan.errors import UserError
+from tympan.errors import UserError, check_faults
 from tympan.files import read_text
 from tympan.recipe.aishell import without_spaces
 from tympan.recipe.corpus import Archive, Corpus
 
-MAX_FAULTS = 20
 THCHS = Path("data_thchs30")
 THCHS_SETS = ("train", "dev", "test")
 AISHELL2_SETS = {"train": Path("iOS", "data"), "dev": Path("iOS", "dev"), "test": Path("iOS", "test")}
@@ -86,9 +85,7 @@ def _read_table(path: Path) -> dict[str, tuple[int, str]]:
 
 
 def _checked(folder: Path, tables: dict[str, dict[str, str]], faults: list[str]) -> DataDir:
-    if faults:
-        more = f"\n... and {len(faults) - MAX_FAULTS} more" if len(faults) > MAX_FAULTS else ""
-        raise UserError("\n".join(faults[:MAX_FAULTS]) + more)
+    check_faults(faults)
     if not tables["text"]:
         raise UserError(f"{folder} has no recordings: unpack the archive again (--stage -1 --force).")
     return DataDir(folder, tables)
