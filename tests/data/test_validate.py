@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -126,9 +127,9 @@ def test_fix_sorts_drops_and_keeps_a_copy(good: Path, capsys: pytest.CaptureFixt
     old = {name: (good / name).read_bytes() for name in ("wav.scp", "text", "utt2spk", "spk2utt", "utt2dur")}
     assert fix_data.main([str(good)]) == 0
     output = capsys.readouterr().out
-    assert "dropped 's0-u1': utterance 's0-u1' has no text" in output
+    assert "dropped 's0-u1': it has no text" in output
     assert "dropped 's1-u3': it is in wav.scp but not in text" in output
-    assert "dropped 's2-u8': 's2-u8': " in output
+    assert re.search(r"dropped 's2-u8': (?!'s2-u8')", output)
     assert "kept 5 utterances, dropped 4; fixed lines: 1 duplicate, 8 unsorted" in output
     assert {name: (good / ".backup" / name).read_bytes() for name in old} == old
     assert sorted(read_table(good / ".backup" / "dropped")) == ["s0-u1", "s1-u3", "s2-u7", "s2-u8"]

@@ -10,6 +10,7 @@ from torch import Tensor
 from tympan.data.kaldi_dir import Segment
 from tympan.decode.hypothesis import Hypothesis, join_hypotheses
 from tympan.decode.lexicon_search import LexiconSearch, load_lexicon_search
+from tympan.decode.lexicon_tree import build_tree
 from tympan.decode.options import DecodeOptions
 from tympan.decode.search import Encoded, run_search
 from tympan.errors import UserError
@@ -181,3 +182,14 @@ def test_a_model_of_other_phones_is_named(files: tuple[Path, Path]) -> None:
             settings,
             torch.device("cpu"),
         )
+
+
+@pytest.mark.parametrize(("words", "warns"), [(300, False), (50, True)])
+def test_a_few_words_without_phones_are_no_reason_for_a_warning(
+    caplog: pytest.LogCaptureFixture, words: int, warns: bool
+) -> None:
+    pronunciations = {f"W{number}": [("T", "UW")] for number in range(words)} | {"<sil>": [("SIL",)]}
+    caplog.set_level("WARNING")
+    tree = build_tree(pronunciations, {"T": 2, "UW": 3}, device=torch.device("cpu"), source="lexicon.txt")
+    assert len(tree.words) == words + 1
+    assert ("1 of 51 words are skipped" in caplog.text) is warns

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir, kind_of, parse_segment, write_table
+from tympan.data.table_faults import Fault
 from tympan.data.validate import Report
 from tympan.errors import UserError
 
@@ -65,7 +66,7 @@ def _dropped(report: Report) -> Iterator[tuple[str, str]]:
     """Yield (utterance, reason to drop it). The first reason comes last, so that a dict keeps it."""
     tables = report.tables
     base = next(name for name in ("segments", "wav.scp", "feats.scp") if name in tables)
-    audio = {fault.key: fault.message for fault in report.errors if fault.kind in _BROKEN_AUDIO}
+    audio = {fault.key: _without_id(fault) for fault in report.errors if fault.kind in _BROKEN_AUDIO}
     everywhere = set(tables[base].entries)
     for name, table in tables.items():
         if kind_of(name) == "utterance" and table.entries:
@@ -82,7 +83,16 @@ def _dropped(report: Report) -> Iterator[tuple[str, str]]:
             yield key, audio[recording]
     for fault in report.errors:
         if fault.kind in _BROKEN_UTTERANCE:
-            yield fault.key, fault.message
+            yield fault.key, _without_id(fault)
+
+
+def _without_id(fault: Fault) -> str:
+    """The message of a fault without the id at its start, which the list of dropped entries has already."""
+    for start in (f"utterance '{fault.key}' ", f"'{fault.key}': ", f"'{fault.key}' "):
+        if fault.message.startswith(start):
+            rest = fault.message.removeprefix(start)
+            return f"it {rest}" if not start.endswith(": ") else rest
+    return fault.message
 
 
 def _differs(kept: DataDir, report: Report) -> bool:

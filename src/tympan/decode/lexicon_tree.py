@@ -16,6 +16,8 @@ from tympan.text.lexicon import Phones
 logger = logging.getLogger(__name__)
 
 ROOT = 0
+FEW_WORDS = 0.01
+"""Share of words that may be skipped without a warning."""
 NO_WORD = -1
 
 
@@ -75,7 +77,10 @@ def build_tree(
             covered.add(number)
     if len(covered) < len(words):
         missing = next(word for number, word in enumerate(words) if number not in covered)
-        logger.warning(
+        # A few entries such as <sil> are usual and no reason for a warning at every start.
+        level = logging.WARNING if len(words) - len(covered) > FEW_WORDS * len(words) else logging.DEBUG
+        logger.log(
+            level,
             "%s: %d of %d words are skipped because the model lacks some of their phones, for example: %s",
             source, len(words) - len(covered), len(words), missing,
         )  # fmt: skip
