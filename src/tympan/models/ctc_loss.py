@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tympan.nn.typed_torch import Context, run_function
+from tympan.runtime.device import compiles_every_shape
 
 
 def ctc_loss(
@@ -21,9 +22,26 @@ def ctc_loss(
     if logits.is_cpu and text.size(1) > 0 and not torch.compiler.is_compiling():
         return run_function(_CtcLoss, logits, lengths, text, text_lengths, blank_id, zero_infinity)
     log_probs = logits.log_softmax(-1).transpose(0, 1)
+    if compiles_every_shape(logits.device.type):
+        return _in_fixed_shapes(log_probs, lengths, text, text_lengths, blank_id=blank_id, zero_infinity=zero_infinity)
     return F.ctc_loss(
         log_probs, text, lengths, text_lengths, blank=blank_id, reduction="none", zero_infinity=zero_infinity
     )
+
+
+def _in_fixed_shapes(
+    log_probs: Tensor, lengths: Tensor, text: Tensor, text_lengths: Tensor, *, blank_id: int, zero_infinity: bool
+) -> Tensor:
+    """The states that torch allocates depend on the longest transcript. A dummy one of full length makes that fixed."""
+    frames, _, vocab_size = log_probs.shape
+    log_probs = torch.cat([log_probs, log_probs.new_zeros(frames, 1, vocab_size)], dim=1)
+    text = torch.cat([text, torch.full_like(text[:1], (blank_id + 1) % vocab_size)])
+    lengths = torch.cat([lengths, torch.full_like(lengths[:1], frames)])
+    text_lengths = torch.cat([text_lengths, torch.full_like(text_lengths[:1], text.size(1))])
+    losses = F.ctc_loss(
+        log_probs, text, lengths, text_lengths, blank=blank_id, reduction="none", zero_infinity=zero_infinity
+    )
+    return losses[:-1]
 
 
 class _CtcLoss(torch.autograd.Function):
