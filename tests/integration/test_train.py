@@ -70,7 +70,7 @@ def test_reproduce_after_a_longer_run_and_from_elsewhere(beeps: Path, tmp_path: 
     again = [sys.executable, "-m", "tympan.bin.reproduce", str(tmp_path)]
     done = subprocess.run(again, env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.splitlines() == ["identical: all 1 models have the same bits"]
+    assert done.stdout.splitlines() == ["identical: all 1 models match bit for bit"]
 
 
 def test_auxiliary_ctc_reads_texts_of_its_own(beeps: Path, tmp_path: Path) -> None:

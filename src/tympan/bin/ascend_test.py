@@ -1,4 +1,4 @@
-"""Run AISHELL as the test scripts of the Ascend port do, with their closing lines and logs."""
+"""Run AISHELL like the test scripts of the Ascend port of ESPnet, with the same result lines and logs."""
 
 from __future__ import annotations
 

@@ -18,8 +18,10 @@ class Options:
     out_dir: Path = argument(help="output directory for feats.scp, utt2num_frames and archive/")
     feats_type: Literal["fbank_pitch", "fbank", "mfcc"] = option("fbank_pitch", help="feature type")
     fbank_config: Path | None = option(None, help="Kaldi's conf/fbank.conf (default: 80 bins at 16 kHz)")
-    mfcc_config: Path | None = option(None, help="Kaldi's conf/mfcc.conf")
-    pitch_config: Path | None = option(None, help="Kaldi's conf/pitch.conf (default: frames as for the filterbank)")
+    mfcc_config: Path | None = option(None, help="Kaldi's conf/mfcc.conf (default: Kaldi's default options)")
+    pitch_config: Path | None = option(
+        None, help="Kaldi's conf/pitch.conf (default: sample rate and frames of the filterbank)"
+    )
     pitch_postprocess_config: Path | None = option(None, help="Kaldi options for process-kaldi-pitch-feats")
     dither: float | None = option(
         None, help="amount of dither, overrides --dither in the conf file (Kaldi's default: 1.0; 0: no dither)"
@@ -28,12 +30,14 @@ class Options:
         0, help="random seed of dither and pitch noise; results depend only on the seed and the utterance id"
     )
     nj: int = option(1, help="number of worker processes")
-    channel: int | None = option(None, help="channel to use of multi-channel recordings, counted from 0")
+    channel: int | None = option(
+        None, help="channel to use of multi-channel recordings, counted from 0; null: reject such recordings"
+    )
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
     compression_method: int | None = option(None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)")
     utterances_per_archive: int = option(500, help="maximum number of utterances per archive")
     skip_broken: bool = option(False, help="skip unreadable recordings instead of failing")
-    overwrite: bool = option(False, help="first remove features from an earlier run")
+    overwrite: bool = option(False, help="remove the features of an earlier run before computing new ones")
     executor: Literal["local", "dask"] = option(
         "local", help="where to run the jobs: processes of this machine, or a Dask cluster"
     )

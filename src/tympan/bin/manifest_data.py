@@ -23,8 +23,8 @@ class Options:
     data_dir: Path = argument(help="data directory to write")
     audio_dir: Path | None = option(
         None,
-        help="directory of a manifest's relative paths, or where to write the recordings of a dataset; null: the "
-        "manifest's directory, or DATA_DIR/audio",
+        help="directory that a manifest's relative paths start from, or to which the recordings of a dataset are "
+        "written; null: the manifest's directory, or DATA_DIR/audio",
     )
     split: str | None = option(None, help="split of a dataset, such as train")
 

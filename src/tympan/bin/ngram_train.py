@@ -32,13 +32,13 @@ class Options:
     binary: Path | None = option(None, help="output binary file, which loads faster than ARPA")
     discount_fallback: list[float] | None = option(
         None,
-        help="discounts to use for orders where they can't be estimated: three numbers, or no value for 0.5 1 1.5; "
-        "null: report an error",
+        help="discounts to use for orders where they can't be estimated: three numbers; 0.5 1 1.5 if the option has "
+        "no value; null: report an error",
     )
     prune: list[int] = option(
         [],
-        help="count thresholds per order, such as 0 0 1: drop n-grams at or below them; the last one is for "
-        "higher orders",
+        help="count thresholds per order, such as 0 0 1: drop n-grams that occur this many times or fewer; the last "
+        "threshold also applies to all higher orders",
     )
     skip_symbols: bool = option(
         False, help="treat <s>, </s> and <unk> in the text as spaces instead of raising an error"

@@ -14,8 +14,10 @@ from tympan.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ModelFileOptions):
-    output_dir: Path = argument(help="output folder; the word asr with --outpath")
-    model: Path | None = option(None, help="experiment directory or folder to pack, instead of single files")
+    output_dir: Path = argument(help="output folder; with --outpath, the word asr")
+    model: Path | None = option(
+        None, help="experiment directory or packed model folder to pack, instead of single files"
+    )
     decode_config: Path | None = option(
         None, help="YAML file of decoding options (beam_size, ctc_weight, ...) to pack instead of those of --model"
     )
@@ -24,7 +26,8 @@ class Options(ModelFileOptions):
     )
     push_to: str | None = option(
         None,
-        help="publish the folder as OWNER/NAME on the model hub, also if it was packed earlier (needs tympan[hub])",
+        help="publish the folder as OWNER/NAME on the Hugging Face hub; without a model, OUTPUT_DIR is a folder "
+        "that was packed before (needs tympan[hub])",
     )
     # The last field, because it hides the function of its name.
     option: list[Path] = option([], help="with --outpath: another file or folder to pack; may be repeated")

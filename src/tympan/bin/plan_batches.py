@@ -20,7 +20,9 @@ DATA = "data"
 @dataclass(frozen=True, kw_only=True)
 class Options(BatchOptions):
     shape_file: list[Path] = option(
-        [], help="file of lengths: first speech_shape, then text_shape; may be repeated", group=DATA
+        [],
+        help="shape file with the length of every utterance; repeat it for speech_shape and text_shape, in this order",
+        group=DATA,
     )
     data_path_and_name_and_type: list[tuple[str, str, str]] = option(
         [], help="data to measure if there are no shape files, as PATH,NAME,TYPE; may be repeated", group=DATA
@@ -31,7 +33,11 @@ class Options(BatchOptions):
     g2p: str | None = option(
         None, help="for token_type phn: a grapheme-to-phoneme package, or a pronunciation lexicon file", group=DATA
     )
-    fs: int | None = option(None, help="units of the first shape file per second: the sample rate, or 100 for features")
+    fs: int | None = option(
+        None,
+        help="length units per second in the first shape file: the sample rate, or 100 for features; null: "
+        "durations are shown only if the data is audio",
+    )
     nj: int = option(1, help="number of processes that measure lengths", least=1)
     show: int = option(0, help="number of batches to list", least=0)
 

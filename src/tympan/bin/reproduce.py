@@ -20,7 +20,9 @@ class Options:
     exp_dir: Path = argument(help="directory of a finished training run")
     output_dir: Path | None = option(None, help="output directory of the new run; null: a temporary directory")
     nproc: int | None = option(None, help="number of training processes; null: the same number as the original run")
-    allow_import: bool = option(False, help="allow the run to name a Python class outside Tympan, and run its code")
+    allow_import: bool = option(
+        False, help="allow runs with Python classes outside Tympan (package.module:Class), whose code is then run"
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +94,7 @@ def _check_imports(task: str, options: Options) -> None:
 
 def _changes(manifest: dict[str, Any], now: dict[str, str], data: dict[str, Any]) -> list[str]:
     lines = [
-        f"{name}: {then} then, {now.get(name)} now"
+        f"{name}: {then} in the original run, {now.get(name)} now"
         for name, then in manifest["versions"].items()
         if now.get(name) != then
     ]
@@ -102,7 +104,7 @@ def _changes(manifest: dict[str, Any], now: dict[str, str], data: dict[str, Any]
 def _compare(then: dict[str, Any], now: dict[str, Any]) -> int:
     different = [name for name, digest in then["weights_sha256"].items() if now["weights_sha256"].get(name) != digest]
     if not different:
-        print(f"identical: all {len(then['weights_sha256'])} models have the same bits")
+        print(f"identical: all {len(then['weights_sha256'])} models match bit for bit")
         return 0
     print(f"not identical: {len(different)} of {len(then['weights_sha256'])} models differ ({', '.join(different)})")
     for epoch, parts in then["epochs"].items():
@@ -110,7 +112,7 @@ def _compare(then: dict[str, Any], now: dict[str, Any]) -> int:
         for phase in ("train", "valid"):
             a, b = parts.get(phase, {}).get("loss"), again.get(phase, {}).get("loss")
             if a != b:
-                print(f"first difference: epoch {epoch}, {phase} loss {a} then, {b} now")
+                print(f"first difference: epoch {epoch}, {phase} loss {a} in the original run, {b} in the new one")
                 return 1
     return 1
 

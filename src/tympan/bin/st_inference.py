@@ -23,7 +23,7 @@ from tympan.decode.options import (
     WorkOptions,
 )
 
-_SOURCE = "it is an option of the multi-decoder, which is not supported"
+_SOURCE = "it is an option of the multi-decoder; leave it out"
 _WORD_LM = "use a language model over the same tokens"
 _LEAVE = "leave it out"
 
@@ -40,7 +40,9 @@ class Options(WorkOptions, ImportOptions, SpeechDataOptions):
         None, help="config.yaml of a language model of the target language; null: next to lm_file", group=MODEL
     )
     lm_file: Path | None = option(None, help="weights of the language model", group=MODEL)
-    ngram_file: Path | None = option(None, help="n-gram model of target tokens, an ARPA or binary file", group=MODEL)
+    ngram_file: Path | None = option(
+        None, help="n-gram language model of target tokens: an ARPA file, or a binary file of ngram_train", group=MODEL
+    )
     bpemodel: Path | None = option(
         None, help="sentencepiece model to use instead of the one in the config", group=MODEL
     )
@@ -70,7 +72,7 @@ class Options(WorkOptions, ImportOptions, SpeechDataOptions):
     asr_ctc_weight: float = not_yet(0.3, instead=_SOURCE)
     ctc_greedy: bool = not_yet(False, instead="use --search ctc_greedy")
     enh_s2t_task: bool = not_yet(False, instead=_LEAVE)
-    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it is an option of transducers")
+    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it is an option of transducers; leave it out")
     hugging_face_decoder: bool = not_yet(False, instead=_LEAVE)
     hugging_face_decoder_max_length: int = not_yet(256, instead=_LEAVE)
 

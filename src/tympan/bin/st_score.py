@@ -1,4 +1,4 @@
-"""Score translations with BLEU and chrF (sacrebleu, the extra `st`)."""
+"""Score translations with BLEU and chrF (needs sacrebleu: pip install 'tympan[st]')."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Options:
     )
     lowercase: bool = option(False, help="ignore case")
     tokenize: str = option("13a", help="sacrebleu's tokenizer for BLEU: 13a, zh, ja-mecab, ko-mecab, char, intl, none")
-    output: Path | None = option(None, help="JSON file to write the scores of the set and of every utterance to")
+    output: Path | None = option(None, help="output JSON file with the total score and the score of every utterance")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

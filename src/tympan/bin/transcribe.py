@@ -48,9 +48,9 @@ class Options(DecodeOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions,
         help="audio files (wav, flac, mp3, ogg, ... at any sample rate), directories, quoted patterns such as "
         "'talks/**/*.wav', or - for standard input"
     )
-    text: bool = option(False, help="write plain text; this is the default without another format")
+    text: bool = option(False, help="write plain text; the default if no other format is chosen")
     json: bool = option(
-        False, help="write text, words, tokens, times and confidences, one JSON object per recording and line"
+        False, help="write one JSON object per line and recording, with text, words, tokens, times and confidences"
     )
     srt: bool = option(False, help="write subtitles in SRT format")
     vtt: bool = option(False, help="write subtitles in WebVTT format")

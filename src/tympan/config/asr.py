@@ -25,10 +25,12 @@ class AsrTrainConfig(SpeechToTextConfig):
     use_nlp_prompt: bool = not_yet(False, instead="leave it out")
     aux_ctc_tasks: list[str] = option(
         [],
-        help="names of further texts in the data that layers of intermediate CTC learn, see model_conf aux_ctc",
+        help="data names of additional target texts for intermediate CTC; model_conf aux_ctc assigns them to layers",
         group=MODEL,
     )
-    model: str = choice(ASR_MODELS, "espnet", help="model class that combines the parts", group=MODEL)
+    model: str = choice(
+        ASR_MODELS, "espnet", help="model class that combines frontend, encoder, decoder and CTC", group=MODEL
+    )
     model_conf: dict[str, Any] = conf_of("model", help="parameters of --model", group=MODEL)
 
     @staticmethod

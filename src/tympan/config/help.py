@@ -11,6 +11,8 @@ from typing import Any
 from tympan.config.cast import describe, members_of
 from tympan.config.option import Option
 
+OURS = "Tympan"
+
 
 def help_text(options: Mapping[str, Option], *, prog: str, description: str | None) -> str:
     """The options in their groups, each with its choices or type and its default."""
@@ -21,7 +23,10 @@ def help_text(options: Mapping[str, Option], *, prog: str, description: str | No
     general = parser.add_argument_group("general")
     general.add_argument("--help", action="store_true", help="show this help and exit")
     general.add_argument(
-        "--config", metavar="FILE.yaml", help="YAML file of options; may be repeated, later files override earlier ones"
+        "--config",
+        metavar="FILE.yaml",
+        help="YAML file of options, overridden by options on the command line; may be repeated, later files "
+        "override earlier ones",
     )
     general.add_argument("--print_config", action="store_true", help="print all options as YAML and exit")
     groups: dict[str, list[Option]] = {}
@@ -32,6 +37,8 @@ def help_text(options: Mapping[str, Option], *, prog: str, description: str | No
         for item in members:
             names = [item.name] if item.extra.positional else [item.flag, *filter(None, [item.extra.short])]
             group.add_argument(*names, metavar=_metavar(item), help=_help(item))
+    if any(f"({OURS})" in item.extra.help for item in options.values()):
+        parser.epilog = f"({OURS}) marks options that ESPnet does not have."
     return parser.format_help()
 
 

@@ -20,7 +20,7 @@ class LmTrainConfig(TextOptions, InitOptions, TrainConfig):
 
     lm: str = choice(LMS, "seq_rnn", help="language model", group=MODEL)
     lm_conf: dict[str, Any] = conf_of("lm", help="parameters of --lm", group=MODEL)
-    model: str = choice(LM_MODELS, "lm", help="model class around the language model", group=MODEL)
+    model: str = choice(LM_MODELS, "lm", help="model class that computes the loss of the language model", group=MODEL)
     model_conf: dict[str, Any] = conf_of("model", help="parameters of --model", group=MODEL)
 
     @property

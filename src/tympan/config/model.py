@@ -52,7 +52,10 @@ class SpeechModelOptions:
     )
     ctc_conf: dict[str, Any] = conf_for(CTCS, help="parameters of the CTC layer", group=MODEL)
     frontend: str | None = choice(
-        FRONTENDS, "default", help="computes features from audio; null: the input is features", group=MODEL
+        FRONTENDS,
+        "default",
+        help="module that computes features from audio; null: the input is stored features",
+        group=MODEL,
     )
     frontend_conf: dict[str, Any] = conf_of("frontend", help="parameters of --frontend", group=MODEL)
     specaug: str | None = choice(SPECAUGS, None, help="SpecAugment on the features; null: none", group=MODEL)
@@ -74,29 +77,33 @@ class SpeechDataOptions:
     """Processing of recordings before they go into a batch."""
 
     speech_volume_normalize: float | None = option(
-        None, help="scale every recording to this peak; null: leave it as it is", group=AUGMENT, above=0, most=10**6
+        None, help="scale every recording to this peak amplitude; null: no scaling", group=AUGMENT, above=0, most=10**6
     )
     speed_perturb: list[float] = option(
         [],
-        help="speed factors, one of which is chosen at random for each utterance, such as 0.9 1.0 1.1 (Tympan)",
+        help="speed factors such as 0.9 1.0 1.1; one is chosen at random for each utterance; none: no speed "
+        "perturbation (Tympan)",
         group=AUGMENT,
         least=0.1,
         most=10,
     )
     volume_perturb: tuple[float, float] | None = option(
         None,
-        help="LOWEST,HIGHEST gain, chosen at random for each utterance, such as 0.5,2 (Tympan)",
+        help="LOWEST,HIGHEST: range of the gain factor that is chosen at random for each utterance, such as 0.5,2; "
+        "null: none (Tympan)",
         group=AUGMENT,
         above=0,
         most=1000,
     )
     rir_scp: str | None = option(
-        None, help="wav.scp of room impulse responses to convolve the speech with", group=AUGMENT
+        None, help="wav.scp of room impulse responses to convolve the speech with; null: none", group=AUGMENT
     )
     rir_apply_prob: float = option(
         1.0, help="probability of applying a room impulse response to an utterance", group=AUGMENT, least=0, most=1
     )
-    noise_scp: str | None = option(None, help="wav.scp of noise recordings to add to the speech", group=AUGMENT)
+    noise_scp: str | None = option(
+        None, help="wav.scp of noise recordings to add to the speech; null: none", group=AUGMENT
+    )
     noise_apply_prob: float = option(
         1.0, help="probability of adding noise to an utterance", group=AUGMENT, least=0, most=1
     )
@@ -105,7 +112,10 @@ class SpeechDataOptions:
     )
     short_noise_thres: float = not_yet(0.5, instead="noise that is shorter than the speech is repeated")
     preprocessor: str = choice(
-        PREPROCESSORS, "default", help="processing of each utterance: text to tokens, augmentation", group=TEXT
+        PREPROCESSORS,
+        "default",
+        help="class that tokenizes the text and augments the audio of each utterance",
+        group=TEXT,
     )
     preprocessor_conf: dict[str, Any] = conf_of("preprocessor", help="parameters of --preprocessor", group=TEXT)
 

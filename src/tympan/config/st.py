@@ -24,7 +24,7 @@ _ORDER = """
     extra_mt_decoder_conf md_encoder md_encoder_conf hier_encoder hier_encoder_conf extra_mt_encoder
     extra_mt_encoder_conf preprocessor preprocessor_conf
 """
-_MULTI_DECODER = "the multi-decoder is not supported; use --decoder transformer"
+_MULTI_DECODER = "it is an option of the multi-decoder; use --decoder transformer"
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,9 @@ class StTrainConfig(SpeechToTextConfig):
     src_token_type: TokenType = option(
         "bpe", help="type of tokens of the source language", group=TEXT, not_yet_values=OTHER_TOKENS
     )
-    src_bpemodel: str | None = option(None, help="sentencepiece model of the source language", group=TEXT)
+    src_bpemodel: str | None = option(
+        None, help="sentencepiece model of the source language, for src_token_type bpe", group=TEXT
+    )
     src_g2p: str | None = option(None, help="like --g2p, for the source language", group=TEXT)
     model_conf: dict[str, Any] = conf_for(
         ST_MODELS, help="asr_weight, mt_weight, mtlalpha, st_mtlalpha and other parameters of the model", group=MODEL
@@ -82,7 +84,10 @@ class StTrainConfig(SpeechToTextConfig):
         "extra_asr_decoder", help="parameters of --extra_asr_decoder", group=MODEL
     )
     extra_mt_decoder: str | None = choice(
-        DECODERS, None, help="accepted for ESPnet2's weights; text translation uses the decoder", group=MODEL
+        DECODERS,
+        None,
+        help="unused decoder, built only so that weights of ESPnet2 can be loaded; text translation uses --decoder",
+        group=MODEL,
     )
     extra_mt_decoder_conf: dict[str, Any] = conf_of(
         "extra_mt_decoder", help="parameters of --extra_mt_decoder", group=MODEL
@@ -98,9 +103,14 @@ class StTrainConfig(SpeechToTextConfig):
     )
     hier_encoder_conf: dict[str, Any] = conf_of("hier_encoder", help="parameters of --hier_encoder", group=MODEL)
     preprocessor: str = choice(
-        ST_PREPROCESSORS, "default", help="processing of each utterance: text to tokens, augmentation", group=TEXT
+        ST_PREPROCESSORS,
+        "default",
+        help="class that tokenizes the text and augments the audio of each utterance",
+        group=TEXT,
     )
-    st_joint_net_conf: dict[str, Any] | None = not_yet(None, instead="it is for transducer models")
+    st_joint_net_conf: dict[str, Any] | None = not_yet(
+        None, instead="it is an option of transducers, which st_train does not support"
+    )
     ctc_sample_rate: float = not_yet(0.0, instead=_MULTI_DECODER)
     md_encoder: str | None = not_yet(None, instead=_MULTI_DECODER)
     md_encoder_conf: dict[str, Any] = not_yet({}, instead=_MULTI_DECODER)

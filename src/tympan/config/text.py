@@ -27,12 +27,14 @@ class TextOptions:
     use_preprocessor: bool = option(
         True, help="tokenize text and augment audio; false: the text files contain token ids", group=TEXT
     )
-    token_type: TokenType = option("bpe", help="type of tokens", group=TEXT, not_yet_values=OTHER_TOKENS)
+    token_type: TokenType = option("bpe", help="token type", group=TEXT, not_yet_values=OTHER_TOKENS)
     bpemodel: str | None = option(None, help="sentencepiece model, for token_type bpe", group=TEXT)
     non_linguistic_symbols: str | list[str] | None = option(
-        None, help="symbols such as <noise> that are not split, or a file with one per line", group=TEXT
+        None, help="symbols such as <noise> that are never split, or a file with one per line; null: none", group=TEXT
     )
-    cleaner: str | list[str] | None = option(None, help="text cleaners to apply before tokenizing", group=TEXT)
+    cleaner: str | list[str] | None = option(
+        None, help="text cleaners to apply before tokenizing, such as lowercase; null: none", group=TEXT
+    )
     g2p: str | None = option(
         None, help="for token_type phn: a grapheme-to-phoneme package, or a pronunciation lexicon file", group=TEXT
     )

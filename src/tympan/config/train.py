@@ -38,7 +38,7 @@ _CATEGORY = dict.fromkeys(
 )
 _ESPNET1_COUNTS = {"seq": "folded", "bin": "numel", "frame": "length"}
 _CHUNKS = "utterances are never cut into chunks"
-_CATEGORIES = "it is for the category batch types"
+_CATEGORIES = "it is an option of the batch types catbel and catpow"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class DeviceOptions:
     )
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
         None,
-        help="kind of device; null: the CPU with --ngpu 0, else the accelerator that is found (Tympan)",
+        help="device type; null: the CPU with --ngpu 0, else the available accelerator (Tympan)",
         group=DISTRIBUTED,
     )
     npu_jit_compile: bool | None = option(
@@ -90,7 +90,7 @@ class DeviceOptions:
     )
     dist_backend: str = option(
         "nccl",
-        help="communication backend; nccl: the backend of the device (nccl, hccl, or gloo on the CPU)",
+        help="backend of torch.distributed; the default nccl means hccl on NPUs and gloo on the CPU",
         group=DISTRIBUTED,
     )
     dist_init_method: str = option(
@@ -104,11 +104,13 @@ class DeviceOptions:
     )
     dist_rank: int | None = option(
         None,
-        help="index of this host with --multiprocessing_distributed, else of this process; from 0",
+        help="index of this host with --multiprocessing_distributed, else index of this process; starts at 0",
         group=DISTRIBUTED,
         least=0,
     )
-    local_rank: int | None = option(None, help="index of this process on its host; from 0", group=DISTRIBUTED, least=0)
+    local_rank: int | None = option(
+        None, help="index of this process on its host; starts at 0", group=DISTRIBUTED, least=0
+    )
     dist_master_addr: str | None = option(
         None, help="address of the first host, for --dist_init_method env://", group=DISTRIBUTED
     )
@@ -116,7 +118,7 @@ class DeviceOptions:
         None, help="port on the first host, for --dist_init_method env://", group=DISTRIBUTED, least=0, most=65535
     )
     dist_launcher: Literal["slurm", "mpi"] | None = option(
-        None, help="take rank and world size from the environment variables of this launcher", group=DISTRIBUTED
+        None, help="launcher whose environment variables give rank and world size; null: none", group=DISTRIBUTED
     )
     multiprocessing_distributed: bool = option(
         False, help="start one process per device on this host", group=DISTRIBUTED
@@ -126,7 +128,8 @@ class DeviceOptions:
     )
     elastic: str | None = option(
         None,
-        help="MIN:MAX processes: start with MAX, continue with fewer after a failure, down to MIN (Tympan)",
+        help="MIN:MAX, the allowed number of processes: start with MAX, and continue with fewer after a failure, "
+        "down to MIN; null: a fixed number (Tympan)",
         group=DISTRIBUTED,
     )
     dist_timeout: float = option(
@@ -164,10 +167,12 @@ class LoopOptions:
         None, help="stop after this number of epochs without improvement; null: never", group=TRAINER, least=0
     )
     val_scheduler_criterion: tuple[Phase, str] = option(
-        ("valid", "loss"), help="PHASE,NAME of the value that a plateau scheduler uses", group=TRAINER
+        ("valid", "loss"),
+        help="PHASE,NAME of the value that reducelronplateau and warmupreducelronplateau monitor",
+        group=TRAINER,
     )
     early_stopping_criterion: tuple[Phase, str, Mode] = option(
-        ("valid", "loss", "min"), help="PHASE,NAME,min|max of the value that --patience uses", group=TRAINER
+        ("valid", "loss", "min"), help="PHASE,NAME,min|max of the value that --patience monitors", group=TRAINER
     )
     best_model_criterion: list[tuple[Phase, str, Mode]] = option(
         [("train", "loss", "min"), ("valid", "loss", "min"), ("train", "acc", "max"), ("valid", "acc", "max")],
@@ -176,13 +181,17 @@ class LoopOptions:
     )
     keep_nbest_models: list[int] = option(
         [10],
-        help="number of best models to keep per criterion; at the end, each of these numbers of models is averaged",
+        help="number of best models to keep per criterion and to average at the end; with several numbers, the "
+        "largest is kept and each one gives an average",
         group=TRAINER,
         least=1,
     )
     keep_last_models: int = option(1, help="number of latest models to keep as well (Tympan)", group=TRAINER, least=1)
     nbest_averaging_interval: int = option(
-        0, help="average the best models every so many epochs; 0: only at the end", group=TRAINER, least=0
+        0,
+        help="number of epochs between averages of the best models; 0: average only at the end",
+        group=TRAINER,
+        least=0,
     )
     accum_grad: int = option(1, help="number of batches to accumulate per optimizer step", group=TRAINER, least=1)
     no_forward_run: bool = option(False, help="only read the data, without computing anything", group=TRAINER)
@@ -227,7 +236,7 @@ class ComputeOptions:
     """Precision, memory and speed."""
 
     train_dtype: Literal["float16", "bfloat16", "float32", "float64", "O0", "O1", "O2", "O3"] = option(
-        "float32", help="number format of weights and computation; O0 to O3 as in apex", group=TRAINER
+        "float32", help="data type of weights and computation; O0 to O3: the optimization levels of apex", group=TRAINER
     )
     use_amp: bool = option(
         False,
@@ -236,7 +245,7 @@ class ComputeOptions:
     )
     loss_scale: float | None = option(
         None,
-        help="fixed loss scale; null: dynamic where float16 needs one (Tympan)",
+        help="fixed loss scale; null: dynamic loss scaling for float16, else none (Tympan)",
         group=TRAINER,
         above=0,
         most=2**60,
@@ -246,7 +255,9 @@ class ComputeOptions:
         False, help="recompute activations in the backward pass to save memory (Tympan)", group=TRAINER
     )
     detect_anomaly: bool = option(
-        False, help="turn on torch's anomaly detection, which finds the operation that made a NaN; slow", group=TRAINER
+        False,
+        help="turn on torch's anomaly detection, which finds the operation that produced a NaN; slow",
+        group=TRAINER,
     )
 
 
@@ -264,10 +275,14 @@ class LoggingOptions:
     use_tensorboard: bool = option(True, help="write TensorBoard event files", group=LOGGING)
     create_graph_in_tensorboard: bool = not_yet(False, instead="leave it out; the log lists the layers of the model")
     use_wandb: bool = option(False, help="log to Weights & Biases", group=LOGGING)
-    wandb_project: str | None = option(None, help="Weights & Biases project", group=LOGGING)
-    wandb_id: str | None = option(None, help="Weights & Biases run id", group=LOGGING)
-    wandb_entity: str | None = option(None, help="Weights & Biases entity", group=LOGGING)
-    wandb_name: str | None = option(None, help="Weights & Biases run name", group=LOGGING)
+    wandb_project: str | None = option(None, help="Weights & Biases project; null: tympan", group=LOGGING)
+    wandb_id: str | None = option(
+        None, help="Weights & Biases run id; null: a new one, or that of the resumed run", group=LOGGING
+    )
+    wandb_entity: str | None = option(
+        None, help="Weights & Biases entity; null: the default entity of the account", group=LOGGING
+    )
+    wandb_name: str | None = option(None, help="Weights & Biases run name; null: the name of output_dir", group=LOGGING)
     wandb_model_log_interval: int = not_yet(-1, instead="leave it out; the models are in output_dir")
     wandb_allow_val_change: bool = option(
         True, help="allow a resumed run to change its config on Weights & Biases", group=LOGGING
@@ -280,18 +295,20 @@ class WeightOptions:
 
     init_param: list[str] = option(
         [],
-        help="FILE[:SOURCE[:TARGET[:EXCLUDE]]]: load weights below SOURCE in FILE into TARGET, except those below "
-        "EXCLUDE",
+        help="FILE[:SOURCE[:TARGET[:EXCLUDE]]]: load the weights of the module SOURCE in FILE into the module "
+        "TARGET of the model, except those of EXCLUDE",
         group=WEIGHTS,
     )
     ignore_init_mismatch: bool = option(
-        False, help="skip weights of --init_param with unknown names or other shapes", group=WEIGHTS
+        False, help="skip weights of --init_param whose name or shape does not match the model", group=WEIGHTS
     )
-    freeze_param: list[str] = option([], help="prefixes of the parameters to freeze", group=WEIGHTS)
+    freeze_param: list[str] = option(
+        [], help="name prefixes of the parameters to freeze, such as encoder", group=WEIGHTS
+    )
     pretrain_path: str | None = not_yet(None, instead="use --init_param")
     use_adapter: bool = option(
         False,
-        help="add adapters; without --freeze_param, train only these",
+        help="add adapters to the model, and train only the adapters unless --freeze_param is given",
         group=WEIGHTS,
     )
     adapter: str = choice(ADAPTERS, "lora", help="kind of adapter", group=WEIGHTS)
@@ -324,31 +341,40 @@ class BatchOptions:
     batch_size: int = option(20, help="number of utterances per batch, over all devices", group=BATCHES, least=1)
     batch_bins: int = option(
         1000000,
-        help="size of a batch for length (frames), numel and bucket (frames times dimension)",
+        help="size limit of a batch: total padded length for batch_type length, length times dimension for numel "
+        "and bucket",
         group=BATCHES,
         least=1,
     )
     fold_length: list[int] = option(
         [],
-        help="for folded, one number per shape file: the batch size is divided by 1 + length // fold_length "
-        "(the largest over the files)",
+        help="for batch_type folded, one length per shape file: batch_size is divided by 1 + length // fold_length, "
+        "where length is that of the shortest utterance in the batch; the largest divisor over the files is used",
         group=BATCHES,
         least=1,
     )
     batch_cut: BatchCut = option(
         "espnet2",
-        help="espnet2 makes the same batches as ESPnet2; padded counts the padded size of each batch in length and "
-        "numel, and applies max_batch_size and drop_last_iter to folded, length and numel too (Tympan)",
+        help="how to limit batches; espnet2: same batches as ESPnet2; padded: batch_bins limits the true padded "
+        "size, and max_batch_size and drop_last_iter apply to folded, length and numel too (Tympan)",
         group=BATCHES,
     )
     min_batch_size: int = option(1, help="minimum number of utterances per batch", group=BATCHES, least=1)
     max_batch_size: int | None = option(
-        None, help="maximum number of utterances per batch, for bucket and for batch_cut padded", group=BATCHES, least=1
+        None,
+        help="maximum number of utterances per batch, for batch_type bucket or with batch_cut padded; null: no limit",
+        group=BATCHES,
+        least=1,
     )
     sort_in_batch: Order = option("descending", help="order of utterances within a batch, by length", group=BATCHES)
     sort_batch: Order = option("descending", help="order of batches before shuffling, by length", group=BATCHES)
     drop_last_iter: bool = option(False, help="drop the last batch if it is smaller than the others", group=BATCHES)
-    num_buckets: int = option(8, help="maximum number of shapes for batch_type bucket (Tympan)", group=BATCHES, least=1)
+    num_buckets: int = option(
+        8,
+        help="maximum number of different padded batch shapes, for batch_type bucket (Tympan)",
+        group=BATCHES,
+        least=1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -371,7 +397,9 @@ class EpochOptions:
         None, help="number of batches per epoch; null: all data once", group=BATCHES, least=1, most=10**9
     )
     shuffle_within_batch: bool = option(
-        False, help="shuffle utterances across batches in every epoch, for unsorted and sorted", group=BATCHES
+        False,
+        help="shuffle utterances across batches in every epoch, for batch_type unsorted and sorted",
+        group=BATCHES,
     )
     batch_size_per_device: bool = option(False, help="batch_size is per device, as in ESPnet1 (Tympan)", group=BATCHES)
     valid_batch_size: int | None = option(
@@ -427,7 +455,7 @@ class DataOptions:
     )
     allow_multi_rates: bool = option(False, help="allow recordings with different sample rates", group=DATA)
     allow_variable_data_keys: bool = option(False, help="accept data names that the task does not know", group=DATA)
-    multi_task_dataset: bool = not_yet(False, instead="give path,name,type for each kind of data")
+    multi_task_dataset: bool = not_yet(False, instead="give one PATH,NAME,TYPE per data file")
     max_cache_size: float | str = not_yet(0.0, instead="leave it out; the operating system caches files")
     max_cache_fd: int = not_yet(32, instead="leave it out; the number of open archives needs no setting")
     valid_max_cache_size: float | str | None = not_yet(None, instead="leave it out; the operating system caches files")
@@ -448,9 +476,8 @@ class OptimizerOptions:
     )
     exclude_weight_decay_conf: dict[str, Any] = option(
         {},
-        help="keys: bias_weight_decay and normalization_weight_decay (true: weight decay for these too), and keys, "
-        "parts "
-        "of names of further parameters without weight decay (Tympan)",
+        help="bias_weight_decay=true and normalization_weight_decay=true apply weight decay to these parameters "
+        "too; keys lists parts of the names of more parameters without weight decay (Tympan)",
         group=OPTIMIZER,
     )
 

@@ -26,7 +26,7 @@ from tympan.config.signature import REQUIRED
 from tympan.decode.search import SEARCHES, SearchKind, find_search
 from tympan.errors import UserError
 
-SEARCH, MODEL, WORK = "search", "model", "work"
+SEARCH, MODEL, WORK = "search", "model", "computation"
 LOG_LEVELS = Literal["CRITICAL", "ERROR", "WARNING", "INFO", "DEBUG", "NOTSET"]
 MIN_PIECE_S = 1.0
 """Shorter pieces would split words, and may be too short for one encoder frame."""
@@ -79,9 +79,11 @@ class SearchOptions(Checked):
         group=SEARCH,
     )
     search_conf: dict[str, Any] = option(
-        {}, help="options of one search only, such as max_sym_exp of transducer_greedy", group=SEARCH
+        {}, help="options that only the chosen search has, such as max_sym_exp of transducer_greedy", group=SEARCH
     )
-    beam_size: int = option(20, help="number of hypotheses (states, for lexicon) to keep", group=SEARCH, least=1)
+    beam_size: int = option(
+        20, help="beam width: number of hypotheses to keep (search lexicon: number of states)", group=SEARCH, least=1
+    )
     ctc_weight: float = option(
         0.5, help="weight of the CTC score; the attention decoder gets 1 - ctc_weight", group=SEARCH, least=0, most=1
     )
@@ -123,12 +125,13 @@ class PieceOptions(Checked):
 
     channel: int | None = option(
         None,
-        help="channel of multi-channel recordings to decode, counted from 0; null: the mean of all (ESPnet2: first)",
+        help="channel of multi-channel recordings to decode, counted from 0; null: average all channels (ESPnet2 "
+        "uses the first)",
         group=WORK,
         least=0,
     )
     max_piece_s: float = option(
-        30.0, help="cut recordings longer than this at pauses, in seconds; 0: never", group=WORK
+        30.0, help="maximum length in seconds; longer recordings are split at pauses; 0: never split", group=WORK
     )
 
 
@@ -142,13 +145,17 @@ class BatchLimits(PieceOptions):
         group=WORK,
         least=0,
     )
-    max_batch_s: float = option(240.0, help="maximum seconds of audio per batch, with padding", group=WORK)
+    max_batch_s: float = option(
+        240.0, help="maximum duration of a batch in seconds of audio, including padding", group=WORK
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions:
     allow_import: bool = option(
-        False, help="allow a config to name a Python class outside Tympan, and run its code", group=MODEL
+        False,
+        help="allow configurations with Python classes outside Tympan (package.module:Class), whose code is then run",
+        group=MODEL,
     )
 
 
@@ -165,7 +172,7 @@ class DecodeDeviceOptions:
 @dataclass(frozen=True, kw_only=True)
 class PrecisionOptions:
     dtype: Literal["float16", "bfloat16", "float32", "float64"] = option(
-        "float32", help="floating-point format of weights and computation", group=WORK
+        "float32", help="data type of weights and computation", group=WORK
     )
 
 
@@ -183,7 +190,9 @@ class ModelFileOptions(ImportOptions):
         None, help="config.yaml of a neural language model; null: next to lm_file", group=MODEL
     )
     lm_file: Path | None = option(None, help="weights of the neural language model", group=MODEL)
-    ngram_file: Path | None = option(None, help="n-gram: an ARPA file, or Tympan's binary file", group=MODEL)
+    ngram_file: Path | None = option(
+        None, help="n-gram language model: an ARPA file, or a binary file of ngram_train", group=MODEL
+    )
     bpemodel: Path | None = option(None, help="sentencepiece model; null: the one in the config", group=MODEL)
 
 
@@ -191,7 +200,9 @@ class ModelFileOptions(ImportOptions):
 class SpeechDataOptions:
     """The input of a decode and the directory of its results."""
 
-    output_dir: Path = option(help="directory for the results; an interrupted decode in it is continued")
+    output_dir: Path = option(
+        help="output directory for the results; if it contains those of an interrupted run, decoding continues"
+    )
     data_path_and_name_and_type: list[tuple[str, str, str]] = option(
         help="input file as PATH,speech,TYPE, such as data/test/wav.scp,speech,sound"
     )
@@ -214,13 +225,13 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
         None, help="token type; null: the one in the config", group=MODEL
     )
 
-    num_workers: int = option(1, help="number of threads that read recordings", group=WORK, least=0)
+    num_workers: int = option(1, help="number of threads that read recordings; 0 is the same as 1", group=WORK, least=0)
     nj: int = option(1, help="number of decoding processes, with one thread each", group=WORK, least=1)
     executor: Literal["local", "dask"] = option(
         "local", help="where the nj processes run: local (this machine) or dask (a Dask cluster)", group=WORK
     )
     dask_address: str | None = option(None, help="address of the Dask scheduler, for executor dask", group=WORK)
-    resume: bool = option(True, help="continue an interrupted decode; false: start from scratch", group=WORK)
+    resume: bool = option(True, help="continue an interrupted run in output_dir; false: start from scratch", group=WORK)
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'", group=WORK)
 
     allow_variable_data_keys: bool = not_yet(False, instead="the data name must be speech")
@@ -241,7 +252,7 @@ class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
     streaming: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
-    transducer_conf: dict[str, Any] | None = not_yet(None, instead="it is an option of transducers")
+    transducer_conf: dict[str, Any] | None = not_yet(None, instead="use --search transducer_greedy and --search_conf")
     time_sync: bool = not_yet(False, instead="use --search ctc_prefix or rescore")
     lang_prompt_token: str | None = not_yet(None, instead="leave it out")
     nlp_prompt_token: str | None = not_yet(None, instead="leave it out")

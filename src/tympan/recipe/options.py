@@ -104,7 +104,7 @@ class RecipeOptions:
     decode_config: str = option(
         "conf/decode.yaml", help="decoding configuration, with ESPnet1 or ESPnet2 keys", group=DECODING
     )
-    n_average: int = option(10, help="largest number of epochs to average for decoding; epochs far from the best validation result are left out; 0: use recog_model", group=DECODING)  # fmt: skip  # noqa: E501
+    n_average: int = option(10, help="maximum number of epochs to average for decoding; epochs whose validation result is much worse than the best are skipped; 0: use recog_model", group=DECODING)  # fmt: skip  # noqa: E501
     average: Literal["last", "best"] = option("last", help="epochs to average: the last, or the best by the first best_model_criterion of train_config (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
     recog_model: str = option("", help="model to decode with if n_average is 0, such as model.loss.best or 7epoch; empty: the best epoch by the first best_model_criterion of train_config", group=DECODING)  # fmt: skip  # noqa: E501
     inference_args: str = option("", help="additional options for asr_inference (Tympan)", group=DECODING)
