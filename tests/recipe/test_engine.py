@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -220,6 +221,24 @@ def test_a_killed_run_counts_until_it_last_wrote(tmp_path: Path) -> None:
     for path in (tmp_path / "exp").iterdir():
         os.utime(path, (1060, 1060), follow_symlinks=False)
     assert status_of(tmp_path, step).seconds == pytest.approx(65.0)
+
+
+def test_a_copied_directory_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    first = Kitchen(tmp_path / "first")
+    first.run()
+    assert Engine(first.root / ".tympan").moved() is None
+    shutil.copytree(first.root, tmp_path / "second")
+    second = Kitchen(tmp_path / "second")
+    expected = f"this directory was copied from {first.root}."
+    assert expected in (Engine(second.root / ".tympan").moved() or "")
+    assert expected in status_table(Engine(second.root / ".tympan"), second.stages())
+    shutil.rmtree(first.root)
+    assert "was moved from" in (Engine(second.root / ".tympan").moved() or "")
+    said: list[str] = []
+    Engine(second.root / ".tympan", say=said.append).run(second.stages(), 0, 9, force=True)
+    assert "was moved from" in said[0]
+    assert Engine(second.root / ".tympan").moved() is None
 
 
 def features(root: Path) -> list[str]:

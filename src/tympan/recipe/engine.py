@@ -70,9 +70,24 @@ class Engine:
     def run(self, stages: Sequence[Stage], start: int, stop: int, *, force: bool = False) -> None:
         """Run stages `start` to `stop` in order. Finished steps are skipped, unless `force`."""
         with directory_lock(self.home.parent, advice="or run this recipe in another directory"):
+            note = self.moved()
+            if note is not None:
+                self._say(note)
             for stage in stages:
                 if start <= stage.number <= stop:
                     self._run_stage(stage, force=force)
+
+    def moved(self) -> str | None:
+        """A warning if this directory was copied or moved since the last run, or None."""
+        place, here = self.home / "place", str(self.home.parent.resolve())
+        before = place.read_text(encoding="utf-8").strip() if place.is_file() else here
+        if before == here:
+            return None
+        deed = "copied" if Path(before).exists() else "moved"
+        return (
+            f"warning: this directory was {deed} from {before}. Files that name absolute paths, such as feats.scp in "
+            "dump/ and fbank/, still name that directory: run stage 1 again with --force if it was changed or removed"
+        )
 
     def judge(self, step: Step) -> Verdict:
         """Compare the step's record with the files on disk."""
@@ -157,6 +172,8 @@ class Engine:
             },
         )
         self.fingerprints.save()
+        with atomic_write(self.home / "place") as stream:
+            stream.write(f"{self.home.parent.resolve()}\n")
         return _Took(seconds, earlier_s)
 
     def _run_or_note(self, step: Step, started: Record, earlier_s: float) -> None:
@@ -232,7 +249,7 @@ class Engine:
 
 
 def status_table(engine: Engine, stages: Sequence[Stage]) -> str:
-    """A table of every step of every stage with its state, time and size."""
+    """A table of every step of every stage with its state, time and size, below a warning if there is one."""
     rows = [("stage", "name", "step", "state", "time", "size")]
     for stage in stages:
         for step in stage.steps():
@@ -243,9 +260,9 @@ def status_table(engine: Engine, stages: Sequence[Stage]) -> str:
             rows.append((str(stage.number), stage.name, step.name, state, took, size))
     engine.fingerprints.save()
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    note = engine.moved()
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return "\n".join([*([] if note is None else [note]), *lines])
 
 
 @dataclass(frozen=True)
