@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from tympan.config import option, parse_args
+from tympan.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Options:
     speeds: str = option("0.9 1.0 1.1", help="speed perturbation factors, one copy of the training data per factor")
     nj: int = option(0, help="number of processes for feature extraction and decoding; 0: one per CPU core")
     asr_args: str = option("", help="additional options for asr_train")
+    lm_args: str = option("", help="additional options for lm_train")
+    inference_args: str = option("", help="additional options for asr_inference")
     output: Path = option(Path("test/output/0"), help="output directory for the logs")
 
 
@@ -66,6 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "speeds",
                 "nj",
                 "asr_args",
+                "lm_args",
+                "inference_args",
             ]
         },
     )
@@ -76,7 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             asr_args=f"{options.asr_args} --max_epoch {epochs}",
         )  # fmt: skip
     began = time.monotonic()
-    run_recipe(recipe)
+    try:
+        run_recipe(recipe)
+    except UserError as error:
+        # The scripts choose the CPU by another option than the recipe.
+        raise UserError(str(error).replace("--ngpu 0", "--device cpu")) from None
     seconds = time.monotonic() - began
     corpus = find_corpus(recipe)
     speed, losses, device = read_training(recipe.asr_dir(recipe.train_set(corpus.train)))

@@ -42,7 +42,14 @@ GROUPS = {
     "data": ("manifest_data", "validate_data", "fix_data", "combine_data", "copy_data", "subset_data", "perturb_data"),
     "features": ("make_features", "compute_cmvn", "apply_cmvn"),
     "text and language models": ("tokenize_text", "spm_train", "make_dict", "ngram_train", "ngram_query"),
-    "from other toolkits": ("convert_config", "launch", "aggregate_stats_dirs", "split_scps", "ascend_test"),
+    "from other toolkits": (
+        "convert_config",
+        "launch",
+        "aggregate_stats_dirs",
+        "split_scps",
+        "ascend_test",
+        "ascend_report",
+    ),
 }
 """The commands as `tympan` lists them."""
 
