@@ -130,7 +130,8 @@ def _timed(updater: Updater, batch: Batch, reporter: EpochReporter, device: torc
 
 
 def _traced(updater: Updater, batch: Batch, reporter: EpochReporter, device: torch.device) -> OperatorTrace:
-    with OperatorTrace(device_type=device.type) as trace:
+    trace = OperatorTrace(device_type=device.type)
+    with trace:
         updater.learn([batch], number=1, reporter=reporter)
     return trace
 
