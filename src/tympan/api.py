@@ -137,7 +137,7 @@ def _transcripts(recognizer: Recognizer, data: DataDir) -> Iterator[tuple[str, s
             if result.error is None:
                 yield result.id, result.hypotheses[0].text
             else:
-                logging.warning("%s was not decoded and counts as deletions: %s", result.id, result.error)
+                logging.warning("%s was not decoded; its words count as deletions: %s", result.id, result.error)
 
 
 def _read(recognizer: Recognizer, segment: Segment, base: Path) -> Speech:

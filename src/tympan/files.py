@@ -81,7 +81,8 @@ def explained(path: Path, kind: str, *, advice: str = "") -> Iterator[None]:
         raise
     except MemoryError as error:
         raise UserError(
-            f"{os.fspath(path)}: needs more memory than there is: it is damaged or too large{_shown(error)}{advice}"
+            f"{os.fspath(path)}: reading it needs more memory than is available: the file is damaged or too "
+            f"large{_shown(error)}{advice}"
         ) from error
     except OSError as error:
         if error.errno in _WHEN_WRITING:  # about another file, which is written at the same time

@@ -297,7 +297,7 @@ def test_a_models_file_may_not_name_a_class_to_import(tmp_path: Path) -> None:
         load_training_config(AsrTrainConfig, path)
     assert str(caught.value) == (
         f"{path}:2: encoder names the class 'evil.module:Encoder', and loading the model would run its code. "
-        "If you trust it, use --allow_import"
+        "If you trust it, use --allow_import true"
     )
     with pytest.raises(UserError, match="there is no module 'evil'"):
         load_training_config(AsrTrainConfig, path, allow_import=True)

@@ -68,7 +68,10 @@ def mistakes(*argv: str) -> str:
             "--thing_conf att_conf: expects mapping, found 3 (a whole number)",
         ),
         (["--thing_conf", "word"], "--thing_conf: expects key=value or \"{key: value}\", found 'word'"),
-        (["--thing", "none", "--thing_conf", "width=3"], "--thing_conf: has keys, but --thing is null"),
+        (
+            ["--thing", "none", "--thing_conf", "width=3"],
+            "--thing_conf: has keys, but --thing is null: remove the keys, or choose a value for --thing",
+        ),
         (["--thing", "needy"], "--thing_conf: the thing 'needy' needs the key 'stats_file'"),
         (
             ["--thing", "no_such_package.x:Y"],

@@ -51,7 +51,7 @@ def test_a_config_that_espnet2_wrote_loads() -> None:
         (["--decoder", "transformer_md"], "ESPnet2's decoder 'transformer_md' is not supported"),
         (["--md_encoder", "conformer"], "it is an option of the multi-decoder"),
         (["--model_conf", "asr_weight=0.3"], "asr_weight above 0 needs data named src_text"),
-        (["--train_data_path_and_name_and_type", "t,src_text,text"], "is needed where the data has src_text"),
+        (["--train_data_path_and_name_and_type", "t,src_text,text"], "is required because the data contains src_text"),
     ],
 )
 def test_mistakes(argv: list[str], message: str) -> None:

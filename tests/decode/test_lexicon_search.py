@@ -152,7 +152,7 @@ def test_a_word_that_breaks_off_is_left_out(files: tuple[Path, Path]) -> None:
 
 def test_an_ngram_of_other_words_is_named(files: tuple[Path, Path]) -> None:
     files[1].write_text(ARPA.lower().replace("<unk>", "<unk>"), encoding="utf-8")
-    with pytest.raises(UserError, match="has none of the words"):
+    with pytest.raises(UserError, match="contains none of the words"):
         search_for(files, weight=0.5)
 
 

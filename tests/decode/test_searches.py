@@ -216,7 +216,7 @@ def test_words_of_a_lexicon(phones: Path, caplog: pytest.LogCaptureFixture) -> N
 def test_a_neural_lm_is_rejected_where_it_can_not_be_used(phones: Path) -> None:
     loaded = Recognizer.from_pretrained(phones, search="lexicon").loaded
     with_lm = replace(loaded, lm=LanguageModel(SequentialRnnLm(vocab_size=len(TOKENS)), vocab_size=len(TOKENS)))
-    with pytest.raises(UserError, match="search lexicon takes no neural LM: leave out --lm_file"):
+    with pytest.raises(UserError, match="search lexicon does not use a neural LM: remove --lm_file"):
         Recognizer(with_lm, DecodeOptions(search="lexicon"))
     assert Recognizer(with_lm, DecodeOptions(search="lexicon", lm_weight=0.0)).kind.name == "lexicon"
 

@@ -97,7 +97,7 @@ def test_filters_are_triangles_of_equal_area() -> None:
 
 def test_rates() -> None:
     assert [parse_rate(rate) for rate in (16000, "16000", "16k", "44.1 kHz")] == [16000, 16000, 16000, 44100]
-    with pytest.raises(UserError, match="sampling rate"):
+    with pytest.raises(UserError, match="sample rate"):
         parse_rate("fast")
 
 

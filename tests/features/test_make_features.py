@@ -203,7 +203,9 @@ def test_unreadable_audio_fails_at_the_end_and_names_itself(noise_data: Path, tm
     broken = noise_data / "s0-u02.wav"
     broken.write_bytes(broken.read_bytes()[:500])
     arguments = [str(noise_data), str(tmp_path / "out"), "--feats_type", "fbank"]
-    with pytest.raises(UserError, match=r"1 recordings can't be read, such as .*s0-u02.wav: truncated") as caught:
+    with pytest.raises(
+        UserError, match=r"1 recordings can't be read. The first error: .*s0-u02.wav: truncated"
+    ) as caught:
         main(arguments)
     assert "tympan fix_data" in str(caught.value)
     assert main([*arguments, "--skip_broken", "true"]) == 0
@@ -214,7 +216,7 @@ def test_unreadable_audio_fails_at_the_end_and_names_itself(noise_data: Path, tm
 def test_other_options_do_not_mix(noise_data: Path, tmp_path: Path) -> None:
     arguments = [str(noise_data), str(tmp_path / "out"), "--feats_type", "fbank"]
     main(arguments)
-    with pytest.raises(UserError, match=r"computed with other options \(there / now: --dither 1.0 / 0.0\)"):
+    with pytest.raises(UserError, match=r"computed with other options \(earlier / now: --dither 1.0 / 0.0\)"):
         main([*arguments, "--dither", "0"])
     assert main([*arguments, "--dither", "0", "--overwrite", "true"]) == 0
     assert load_options(tmp_path / "out" / "features.yaml").fbank.dither == 0

@@ -95,7 +95,7 @@ def test_stored_arrays_are_audio_or_features(model: Path, tmp_path: Path) -> Non
         np.save(tmp_path / f"{name}.npy", array)
     assert decode(model, tmp_path, {name: tmp_path / f"{name}.npy" for name in arrays}, kind="npy") == 1
     assert read(tmp_path / "out" / "text") == ["whole GO", "stereo GO"]
-    assert any("the model takes audio" in line for line in read(tmp_path / "out" / "failed"))
+    assert any("the input of this model is audio" in line for line in read(tmp_path / "out" / "failed"))
 
 
 def test_a_text_file_is_rejected_as_speech(model: Path, tmp_path: Path) -> None:

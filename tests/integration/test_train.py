@@ -165,7 +165,7 @@ def test_dry_run_builds_and_stops(beeps: Path, tmp_path: Path) -> None:
     done = run(beeps, tmp_path, "--dry_run", "true")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "checkpoint.pth").exists()
-    assert "nothing is trained" in done.stderr
+    assert "nothing was trained" in done.stderr
 
 
 def test_dry_run_checks_a_configuration_without_data(beeps: Path, tmp_path: Path) -> None:

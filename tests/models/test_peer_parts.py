@@ -64,7 +64,7 @@ def test_multiconv_conformer_trains() -> None:
     ("conf", "message"),
     [
         ({"multicgmlp_kernel_sizes": "3,5,7"}, "8 channels .* can't be divided between 3 kernels"),
-        ({"multicgmlp_kernel_sizes": "3,6"}, "odd kernel"),
+        ({"multicgmlp_kernel_sizes": "3,6"}, "only odd numbers, found 6"),
     ],
 )
 def test_kernels_that_do_not_fit(conf: dict[str, Any], message: str) -> None:

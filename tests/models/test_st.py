@@ -266,7 +266,10 @@ def test_bleu_of_characters() -> None:
         ({"model_conf": {"mt_weight": 0.3}}, "needs --extra_mt_encoder"),
         ({"model_conf": {"asr_wight": 0.3}}, "asr_weight"),
         ({"model_conf": {"ctc_sample_rate": 0.1}}, "ctc_sample_rate"),
-        ({"model_conf": {"st_mtlalpha": 0.3, "tgt_sym_blank": "<b>"}}, "token_list lacks tgt_sym_blank '<b>'"),
+        (
+            {"model_conf": {"st_mtlalpha": 0.3, "tgt_sym_blank": "<b>"}},
+            "token_list does not contain tgt_sym_blank '<b>'",
+        ),
         ({"decoder": None}, "a decoder is needed"),
         ({"encoder_conf": {"interctc_layer_idx": [1]}}, "does not support intermediate CTC"),
         ({"extra_mt_encoder": "conformer", "model_conf": {"mt_weight": 0.2}}, "input_layer=embed"),

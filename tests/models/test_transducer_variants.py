@@ -223,7 +223,7 @@ def test_an_attention_decoder_is_an_auxiliary_loss() -> None:
         ({"joint_net_conf": {"tdt_durations": [2, 1]}}, "durations must increase"),
         (
             {"joint_net_conf": {"tdt_durations": [0, 1]}, "model_conf": {"rnnt_type": "pruned"}, "model": "transducer"},
-            "is for plain transducers",
+            "pruned can't be used with tdt_durations",
         ),
     ],
 )

@@ -19,7 +19,7 @@ def test_epochs_from_before_the_best_region_are_left_out() -> None:
     for which in ("last", "best"):
         found = choose_epochs([1, 2, 3, 4, 5], values, criterion=CER, number=10, which=which)
         assert found.epochs == [4, 5]
-        assert "without 1, 2, 3: their cer_ctc is far from the best, 0.4" in found.reason
+        assert "without 1, 2, 3: their cer_ctc is much worse than the best, 0.4" in found.reason
 
 
 def test_a_finished_training_averages_as_many_as_asked() -> None:

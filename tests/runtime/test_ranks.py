@@ -58,7 +58,7 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (DistOptions(rank=1), "--dist_world_size is needed too"),
+        (DistOptions(rank=1), "--dist_world_size is missing"),
         (DistOptions(rank=2, world_size=2, init_method="tcp://a:1"), "must be from 0 to 1"),
         (DistOptions(rank=0, world_size=2), "need an address to connect to"),
         (DistOptions(launcher="slurm"), "SLURM_PROCID is not set. Start with srun"),

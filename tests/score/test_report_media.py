@@ -61,7 +61,8 @@ def test_a_segment_of_a_recording_that_wav_scp_lacks_does_not_stop_the_report(
 def test_a_data_directory_of_another_set_is_rejected(data_dir: Path) -> None:
     (data_dir / "wav.scp").write_text(f"other {data_dir}/s1-a.wav\n")
     with pytest.raises(
-        UserError, match=re.escape("no audio for any utterance (s1-a, s2-b, s3-c); check that it is for the same set")
+        UserError,
+        match=re.escape("no audio for any utterance (s1-a, s2-b, s3-c); check that it belongs to the same data set"),
     ):
         reported(data_dir)
 

@@ -42,7 +42,7 @@ def test_one_of_several_criteria_may_be_missing(tmp_path: Path, caplog: pytest.L
     caplog.set_level(logging.INFO)
     criteria = [("valid", "cer", "min"), ("valid", "loss", "min")]
     check_run(tiny_trainer(tmp_path, best_model_criterion=criteria))
-    assert "no best models by valid.cer" in caplog.text
+    assert "no best models are kept by valid.cer" in caplog.text
 
 
 def test_looking_changes_nothing(tmp_path: Path) -> None:

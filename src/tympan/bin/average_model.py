@@ -49,7 +49,8 @@ def _chosen(options: Options) -> tuple[list[Path], str]:
     missing = [path.name for path in paths if not path.exists()]
     if missing:
         raise UserError(
-            f"{options.exp_dir}: {', '.join(missing)} were not kept; train with a larger --keep_nbest_models"
+            f"{options.exp_dir}: {', '.join(missing)} were deleted during training; use a smaller --best, or train "
+            f"with a larger --keep_nbest_models"
         )
     return paths, name
 

@@ -94,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"{options.data_dir}: no utterance has features. The first failure, '{first}': {reason}")
     if summary.unreadable and not options.skip_broken:
         raise UserError(
-            f"{len(summary.unreadable)} recordings can't be read, such as {next(iter(summary.unreadable.values()))}\n"
+            f"{len(summary.unreadable)} recordings can't be read. The first error: "
+            f"{next(iter(summary.unreadable.values()))}\n"
             f"`tympan fix_data {options.data_dir}` drops them; --skip_broken true continues without them."
         )
     return 0

@@ -50,7 +50,9 @@ def _read(path: str) -> Iterator[list[str]]:
             try:
                 line.decode()
             except UnicodeDecodeError:
-                raise UserError(f"{path}:{number}: not UTF-8; convert it first") from None
+                raise UserError(
+                    f"{path}:{number}: not UTF-8 text; convert the file to UTF-8, for example with iconv"
+                ) from None
             yield [word.decode() for word in line.split()]
 
 

@@ -74,7 +74,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     title = options.title or " and ".join(map(str, hypotheses))
     write_report(options.output, results, unit=unit, title=title, media=media)
-    print(f"{options.output}: {results[0].total.error_rate:.2f} % over {len(results[0].utterances)} utterances")
+    print(
+        f"{options.output}: error rate {results[0].total.error_rate:.2f} % over {len(results[0].utterances)} utterances"
+    )
     return 0
 
 

@@ -77,8 +77,8 @@ def _task_of(manifest: dict[str, Any], *, allow_import: bool) -> str:
         )
     if not allow_import:
         raise UserError(
-            f"the run was trained with the task class '{target}': running it again runs its code. If you trust it: "
-            "--allow_import true"
+            f"the run was trained with the task class '{target}': running it again runs its code. If you trust it, "
+            f"use --allow_import true"
         )
     return target
 

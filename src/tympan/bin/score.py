@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{len(first.missing)} references without a hypothesis were {what}")
     comparison = compare(*results) if len(results) == 2 else None
     if comparison is not None:
-        print(f"{options.compare}: {results[1].total.error_rate:.2f} %, {comparison}")
+        print(f"{options.compare}: error rate {results[1].total.error_rate:.2f} %, {comparison}")
     if options.output_dir is not None:
         _write(options.output_dir, results, hypotheses, unit=unit, intervals=intervals, comparison=comparison)
         print(f"written to {options.output_dir}")

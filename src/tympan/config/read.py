@@ -80,7 +80,7 @@ def _refuse_imports(schema: type[Any], layer: Layer) -> None:
             mistakes.add(
                 where,
                 f"{name} names the class '{value}', and loading the model would run its code. If you trust it, use "
-                "--allow_import",
+                f"--allow_import true",
             )
     mistakes.check()
 

@@ -190,7 +190,11 @@ class _Resolver:
             return {}
         if parameters is None:
             if given:
-                self.mistakes.add(self._where(option.name), f"has keys, but --{option.extra.conf_of} is null")
+                self.mistakes.add(
+                    self._where(option.name),
+                    f"has keys, but --{option.extra.conf_of} is null: remove the keys, or choose a value for "
+                    f"--{option.extra.conf_of}",
+                )
             return {}
         result = complete(
             self._without_lacking(option, owner, given, parameters),

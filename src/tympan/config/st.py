@@ -155,4 +155,7 @@ class StTrainConfig(SpeechToTextConfig):
         if "src_text" in names and needs_bpe:
             yield Conflict(("src_token_type", "src_bpemodel"), "bpe needs --src_bpemodel; or use --src_token_type char")
         if "src_text" in names and values["src_token_list"] is None:
-            yield Conflict(("src_token_list",), "is needed where the data has src_text: a file with one token per line")
+            yield Conflict(
+                ("src_token_list",),
+                "is required because the data contains src_text: give a file with one token per line",
+            )

@@ -134,7 +134,10 @@ def resample(samples: np.ndarray, from_rate: float, to_rate: float) -> np.ndarra
 def require_channel(channel: int, channels: int, location: str) -> None:
     """UserError for a channel that a recording does not have."""
     if not 0 <= channel < channels:
-        raise UserError(f"{location}: there is no channel {channel}; the recording has {channels} (counted from 0)")
+        raise UserError(
+            f"{location}: there is no channel {channel}; the number of channels is {channels}, and the first "
+            f"channel is 0"
+        )
 
 
 class Mixer:

@@ -74,9 +74,13 @@ class WaveformAugmentation:
         self.data_aug_prob = data_aug_prob
         self.force_single_channel = force_single_channel
         if rate is None and (rir_scp is not None or noise_scp is not None):
-            raise UserError("noise_scp and rir_scp need recordings of one sample rate: set preprocessor_conf fs")
+            raise UserError(
+                "noise_scp and rir_scp need a known sample rate: set preprocessor_conf fs to that of the recordings"
+            )
         if rate is None and self.effects is not None and self.effects.needs_rate:
-            raise UserError("data_aug_effects: filters need recordings of one sample rate: set preprocessor_conf fs")
+            raise UserError(
+                "data_aug_effects: filters need a known sample rate: set preprocessor_conf fs to that of the recordings"
+            )
         self.rate = rate or 0
         """Sample rate in Hz. Noise and room impulse responses are resampled to it."""
         if any(speed <= 0 for speed in self.speeds):

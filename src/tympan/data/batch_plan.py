@@ -67,9 +67,11 @@ class BatchPlan:
 def plan_batches(shapes: Sequence[Shapes], options: BatchOptions) -> BatchPlan:
     """Split the utterances into batches. Rows are indices into the arrays of the shapes."""
     if not shapes or len(shapes[0].lengths) == 0:
-        raise UserError("there are no utterances")
+        raise UserError("there are no utterances to make batches of; the shape file or data file is empty")
     if any(len(shape.lengths) != len(shapes[0].lengths) for shape in shapes):
-        raise UserError("the shape files have different numbers of utterances")
+        raise UserError(
+            "the shape files have different numbers of utterances; create them with the same --collect_stats run"
+        )
     _check(options)
     shapes = tuple(shapes)
     kind = options.batch_type

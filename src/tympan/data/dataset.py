@@ -111,5 +111,5 @@ def _refuse_repeated_names(triples: Sequence[Triple]) -> None:
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise UserError(
-            f"the data name '{repeated[0]}' is given {names.count(repeated[0])} times; each may appear once"
+            f"the data name '{repeated[0]}' is given {names.count(repeated[0])} times; use each name only once"
         )

@@ -172,7 +172,7 @@ def _require_names(plan: BatchPlan, dataset: UtteranceDataset) -> None:
     if unknown:
         raise UserError(
             f"batch_type bucket: the shape file of '{unknown[0]}' matches none of the data "
-            f"({', '.join(dataset.names)}); call it NAME_shape, such as speech_shape"
+            f"({', '.join(dataset.names)}); name the file NAME_shape, such as speech_shape"
         )
 
 

@@ -37,7 +37,7 @@ def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = N
         line = int(np.argmin(parsed.is_alike))
         raise UserError(
             f"{path}:{line + 1}: utterance '{table.id(line)}' has the shape {table.value(line)}, "
-            f"but the first one has {table.value(0)}: all must be equal except for the length"
+            f"but the first one has {table.value(0)}: only the length, the first number, may differ"
         )
     lengths = parsed.lengths
     if ids is not None:

@@ -34,7 +34,7 @@ def encode_batch(loaded: LoadedModel, inputs: Sequence[np.ndarray], *, seconds: 
     lengths = [len(item) for item in prepared]
     frames = loaded.model.output_lengths(torch.tensor(lengths, device=loaded.device))
     if int(frames.min()) < 1:
-        raise UserError(f"{min(lengths)} samples or frames are too short for one encoder frame")
+        raise UserError(f"the input is too short for one encoder frame: {min(lengths)} samples (or feature frames)")
     if compiles_every_shape(loaded.device.type):
         return _in_fixed_shapes(loaded, prepared)
     return _in_own_shapes(loaded, prepared, seconds)

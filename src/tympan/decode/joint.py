@@ -134,8 +134,8 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
     if not (full.keys() - {"length_bonus"}) and not partial:
         parts = f"{'no' if decoder is None else 'a'} decoder and {'a' if model.has_ctc else 'no'} CTC part"
         raise UserError(
-            f"no scorer is left to search with: ctc_weight {options.ctc_weight:g} gives CTC this weight and the "
-            f"decoder {1 - options.ctc_weight:g}, but this model has {parts}"
+            f"the weights leave nothing to score hypotheses with: CTC has weight {options.ctc_weight:g} "
+            f"(ctc_weight) and the decoder {1 - options.ctc_weight:g}, but this model has {parts}"
         )
     beam = BeamSearch(
         full,
@@ -156,7 +156,7 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
 
 def build_rescore(loaded: LoadedModel, options: DecodeOptions) -> RescoreSearch:
     if options.ngram_scorer == "part" and loaded.ngram_file is not None:
-        raise UserError("search rescore scores whole texts and needs ngram_scorer full")
+        raise UserError("search rescore scores complete hypotheses, so it needs --ngram_scorer full")
     model = loaded.model
     return RescoreSearch(
         _full_scorers(loaded, options, _ngram(loaded, options)),

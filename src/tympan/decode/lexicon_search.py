@@ -77,7 +77,8 @@ def load_lexicon_search(
     scores = _word_scores(model, tree, options, device)
     if model is not None and bool((scores.word_of == model.words.index("<unk>")).all()):
         raise UserError(
-            f"{ngram_file}: the n-gram has none of the words of {lexicon.source}: train it on words, in the same case"
+            f"{ngram_file}: the n-gram model contains none of the words of {lexicon.source}: train it on a text of "
+            f"words in the same upper or lower case"
         )
     return LexiconSearch(tree, scores, blank_id=vocabulary.blank_id, beam_size=options.beam_size, nbest=options.nbest)
 

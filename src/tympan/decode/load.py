@@ -194,7 +194,7 @@ def _load_lm(
     if list(config.token_list or []) != list(vocabulary.tokens):
         raise UserError(
             f"{config_path}: the language model's tokens ({len(config.token_list or [])}) differ from those of the "
-            f"recogniser ({len(vocabulary)}): train it with the same --token_list"
+            f"recognizer ({len(vocabulary)}): train it with the same --token_list"
         )
     lm = build_lm(config)
     fill_weights(lm, load_weights(weights_path), weights_path, config_path)

@@ -114,7 +114,7 @@ class ModelFiles:
             if candidate.exists():
                 return candidate
         raise UserError(
-            f"{self.asr_train_config}: names {path}, which is neither in {folders[0]} nor in the current directory"
+            f"{self.asr_train_config}: refers to {path}, which is neither in {folders[0]} nor in the current directory"
         )
 
 
@@ -126,8 +126,8 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     if not folder.is_dir():
         if folder.exists():
             raise UserError(
-                f"{folder}: a model must be a folder (with config.yaml and weights) or a zip file packed by ESPnet2; "
-                "this is another kind of file"
+                f"{folder}: a model must be a folder (with config.yaml and weights) or a zip file packed by "
+                f"ESPnet2; this file is neither"
             )
         folder = download(os.fspath(model))
     if (folder / "meta.yaml").exists():
@@ -168,7 +168,7 @@ def _published(folder: Path) -> ModelFiles:
     named = {**(meta.get("files") or {}), **(meta.get("yaml_files") or {})}
     for name in ("asr_train_config", "asr_model_file"):
         if not isinstance(named.get(name), str):
-            raise UserError(f"{folder / 'meta.yaml'}: names no {name}: not a packed recognizer")
+            raise UserError(f"{folder / 'meta.yaml'}: has no entry '{name}', so it is not a packed recognizer")
     files = {item.name: folder / named[item.name] for item in dataclasses.fields(ModelFiles) if item.name in named}
     return ModelFiles(root=folder, **files)
 
@@ -185,8 +185,8 @@ def _first(folder: Path, names: Sequence[str]) -> Path:
     others = sorted(path.name for path in folder.glob("*.pth"))
     found = f"found {', '.join(others)}" if others else "there are no weights"
     raise UserError(
-        f"{folder}: none of {', '.join(names)} is here ({found}). Give a folder that `tympan pack` made; asr_inference "
-        "and pack also take the file itself, as --asr_model_file"
+        f"{folder}: contains none of {', '.join(names)} ({found}). Give a folder that `tympan pack` created; "
+        f"asr_inference and pack also accept a weights file as --asr_model_file"
     )
 
 
@@ -205,7 +205,7 @@ def download(name: str) -> Path:
         check_name(name)
     except UserError:
         raise UserError(f"{name}: no such folder. A model on the hub is named OWNER/NAME") from None
-    hub = _package(f"{name}: no such folder; to load it from a model hub")
+    hub = _package(f"{name}: no such folder; loading it from a model hub")
     with _explained(f"{name}: no such folder, and the model hub reports"):
         return Path(hub.snapshot_download(name))
 
@@ -231,7 +231,7 @@ def _package(what: str) -> Any:
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError:
-        raise UserError(f"{what}: pip install 'tympan[hub]'") from None
+        raise UserError(f"{what} needs the package huggingface_hub: pip install 'tympan[hub]'") from None
 
 
 @contextmanager

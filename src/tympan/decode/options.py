@@ -336,7 +336,7 @@ def merged_options(settings: Mapping[str, Any], given: Mapping[str, Any], *, all
     if named is not None and is_import(named) and "search" not in given and not allow_import:
         raise UserError(
             f"the model's decode.yaml names the search '{named}': using it runs its code. "
-            "If you trust it: --allow_import"
+            "If you trust it, use --allow_import true"
         )
     return DecodeOptions(**{**settings, **given})
 

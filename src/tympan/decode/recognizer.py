@@ -144,7 +144,10 @@ class Recognizer:
                 raise UserError("the features contain nan or inf")
             return array
         if array.ndim == 2 and array.shape[1] > MAX_CHANNELS:
-            raise UserError(f"the model takes audio, but this is a matrix {array.shape} of features: give recordings")
+            raise UserError(
+                f"the input of this model is audio, but the array of shape {array.shape} contains features: pass "
+                f"recordings"
+            )
         return samples_of(array, self.rate, channel=self._channel).samples
 
     def check_length(self, speech: np.ndarray) -> None:
@@ -212,8 +215,8 @@ class Recognizer:
         found = align_segments(segments, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
         if found.aligned is None:
             raise UserError(
-                f"the text has {len(given.ids)} tokens, more than the recording's {found.frames} encoder frames "
-                "can hold"
+                f"the text has {len(given.ids)} tokens, too many to align with the {found.frames} encoder frames of "
+                f"the recording"
             )
         log_prob = found.aligned.log_prob
         ended = Ended(given.ids, log_prob, {"ctc": log_prob}, words=given.words)
@@ -265,7 +268,9 @@ class Recognizer:
 
     def _read_item(self, audio: AudioInput, index: int, rate: int | None) -> np.ndarray:
         if isinstance(audio, numbers.Real):
-            raise UserError("a list must hold recordings: give samples as an array, numpy.array(samples)")
+            raise UserError(
+                "a list must contain recordings: pass the samples of one recording as an array, numpy.array(samples)"
+            )
         try:
             samples = self.read(audio, rate=rate)
             self.check_length(samples)

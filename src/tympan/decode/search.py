@@ -157,7 +157,7 @@ class SearchKind:
     def check_options(self, options: DecodeOptions, *, has_lm: bool) -> None:
         """UserError for mistakes that can be found without the model."""
         if has_lm and not self.takes_lm and options.lm_weight != 0:
-            raise UserError(f"search {self.name} takes no neural LM: leave out --lm_file, or give --lm_weight 0")
+            raise UserError(f"search {self.name} does not use a neural LM: remove --lm_file, or set --lm_weight 0")
         self.own_options(options.search_conf)
 
     def own_options(self, search_conf: dict[str, Any]) -> Any:
@@ -182,7 +182,7 @@ def choose_search(model: SpeechModel, name: str | None) -> SearchKind:
     if name is None:
         return find_search(model.searches[0])
     if not is_import(name) and name not in model.searches:
-        raise UserError(f"this model can't be decoded with search {name}; it offers {', '.join(model.searches)}")
+        raise UserError(f"this model can't be decoded with search {name}; choose from {', '.join(model.searches)}")
     return find_search(name)
 
 

@@ -257,7 +257,9 @@ def _left(utterances: Sequence[Utterance], journal: Journal, origins: Mapping[st
     left = [utterance for utterance in utterances if utterance.id not in journal.done]
     if changed:
         logger.warning(
-            "decoding %d utterances again: the earlier run used other recordings, or did not record which", changed
+            "decoding %d utterances again: their recordings changed since the earlier run, or it did not store "
+            "their size and date",
+            changed,
         )
     if journal.done:
         logger.info("continuing: %d of %d utterances are done", len(utterances) - len(left), len(utterances))

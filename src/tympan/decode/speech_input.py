@@ -182,7 +182,7 @@ def _as_float(samples: np.ndarray) -> np.ndarray:
         return (samples / 128.0 - 1.0).astype(np.float32)
     if samples.dtype.kind in "iu":
         raise UserError(
-            f"samples of {kind} have no known scale: give 16-bit PCM as samples.astype(numpy.int16), "
+            f"samples of {kind} have an ambiguous scale: pass 16-bit PCM as samples.astype(numpy.int16), "
             "or floats in [-1, 1] (int32 and uint8 are also accepted as PCM)"
         )
     if samples.dtype.kind != "f":

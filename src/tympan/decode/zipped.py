@@ -51,7 +51,7 @@ def _check(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         if is_outside or stat.S_ISLNK(entry.external_attr >> 16):
             raise UserError(f"{path}: rejected: '{entry.filename}' would be written outside the model's folder")
     if max(len(name.parts) for name in names) > MOST_DEPTH:
-        raise UserError(f"{path}: rejected: it has more than {MOST_DEPTH} folders inside each other")
+        raise UserError(f"{path}: rejected: its folders are nested more than {MOST_DEPTH} levels deep")
     size = sum(entry.file_size for entry in entries)
     if len(entries) > MOST_FILES or size > min(MOST_BYTES, MOST_RATIO * max(path.stat().st_size, 1)):
         raise UserError(

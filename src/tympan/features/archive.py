@@ -105,7 +105,7 @@ def _check_same_options(out_dir: Path, options: FeatureOptions) -> None:
     difference = describe_difference(load_options(earlier), _as_stored(options))
     if difference:
         raise UserError(
-            f"{out_dir} contains features that were computed with other options (there / now: {difference}). "
+            f"{out_dir} contains features that were computed with other options (earlier / now: {difference}). "
             "Choose another directory, or pass --overwrite true."
         )
 

@@ -235,7 +235,7 @@ def parse_rate(fs: int | str) -> int:
     """16000, "16000" or "16k" as hertz."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*(?:hz)?\s*", str(fs), flags=re.IGNORECASE)
     if match is None:
-        raise UserError(f"frontend_conf fs: '{fs}' is not a sampling rate such as 16000 or 16k")
+        raise UserError(f"frontend_conf fs: '{fs}' is not a sample rate such as 16000 or 16k")
     rate = round(float(match[1]) * (1000 if match[2] else 1))
     if not 100 <= rate <= 1_000_000:
         raise UserError(f"frontend_conf fs: '{fs}' must be between 100 Hz and 1 MHz")

@@ -52,9 +52,7 @@ class PitchOptions:
 
     def __post_init__(self) -> None:
         if self.simulate_first_pass_online:
-            raise UserError(
-                "--simulate-first-pass-online imitates an online decoder's first guess; only false is allowed"
-            )
+            raise UserError("--simulate-first-pass-online=true is not supported; use false")
         check_framing(self.sample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
         for name in ("delta_pitch", "resample_frequency", "lowpass_filter_width", "upsample_filter_width"):
             if not getattr(self, name) > 0:

@@ -28,7 +28,7 @@ class SlidingWindow(nn.Module):
     ) -> None:
         super().__init__()
         if padding is not None:
-            raise UserError(f"frontend_conf padding: {padding} is not supported, as in ESPnet2; use null")
+            raise UserError(f"frontend_conf padding: {padding} is not supported (nor is it in ESPnet2); use null")
         self.win_length = win_length
         self.hop_length = hop_length
         self.channels = channels

@@ -100,7 +100,7 @@ class Lora:
         else:
             raise UserError(
                 f"--adapter_conf target_modules: {name} is a {type(layer).__name__}; LoRA supports only linear layers "
-                "and embeddings. Give longer names, such as self_attn.linear_q"
+                "and embeddings. Use more specific names, such as self_attn.linear_q"
             )
         setattr(parent, name.rpartition(".")[2], adapted)
 
@@ -166,7 +166,7 @@ def merge_into(model: nn.Module, weights: Mapping[str, Tensor], *, scale: float)
         try:
             layer = model.get_submodule(name)
         except AttributeError:
-            raise UserError(f"the adapter {name} belongs to no layer of this model") from None
+            raise UserError(f"this model has no layer for the adapter {name}") from None
         result[f"{name}.weight"] = result[f"{name}.weight"] + _update(layer, weights, name, scale)
     return result
 

@@ -154,7 +154,8 @@ class HybridModel(nn.Module):
             )
         if self.decoder is None and self.ctc_weight < 1.0:
             raise UserError(
-                f"ctc_weight is {self.ctc_weight}, so a decoder is needed; choose one, or set model_conf ctc_weight=1.0"
+                f"ctc_weight is {self.ctc_weight}, so a decoder is needed: choose one with --decoder, or set "
+                f"model_conf ctc_weight=1.0"
             )
         if self.ctc is None and (self.interctc_weight > 0 or self.is_conditioned):
             raise UserError("intermediate CTC needs model_conf ctc_weight above 0")

@@ -27,7 +27,7 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
         weights = {name[len(source) + 1 :]: tensor for name, tensor in weights.items() if name.startswith(f"{source}.")}
     if not weights:
         raise UserError(
-            f"--init_param {entry}: {path} has no weights to load" + (f" below '{source}'" if source else "")
+            f"--init_param {entry}: {path} has no weights to load" + (f" of the module '{source}'" if source else "")
         )
     part = _submodule(model, target, entry)
     own = part.state_dict()
@@ -55,4 +55,4 @@ def _submodule(model: nn.Module, name: str, entry: str) -> nn.Module:
         return model.get_submodule(name)
     except AttributeError:
         parts = ", ".join(child for child, _ in model.named_children())
-        raise UserError(f"--init_param {entry}: the model has no part '{name}'; it has {parts}") from None
+        raise UserError(f"--init_param {entry}: the model has no module '{name}'; its modules: {parts}") from None

@@ -195,4 +195,4 @@ def _rate(fs: float | str) -> float:
     try:
         return float(text[:-1]) * 1000 if text.endswith("k") else float(text)
     except ValueError:
-        raise UserError(f"preencoder_conf fs: '{fs}' is not a sampling rate such as 16000 or 16k") from None
+        raise UserError(f"preencoder_conf fs: '{fs}' is not a sample rate such as 16000 or 16k") from None

@@ -164,8 +164,8 @@ class StModel(nn.Module):
     def _check_parts(self, sym_blank: str, tgt_sym_blank: str) -> None:
         if self.decoder is None and self.st_mtlalpha < 1.0:
             raise UserError(
-                f"st_mtlalpha is {self.st_mtlalpha}, so a decoder is needed; choose one, or set model_conf "
-                "st_mtlalpha=1 for CTC only"
+                f"st_mtlalpha is {self.st_mtlalpha}, so a decoder is needed: choose one with --decoder, or set "
+                f"model_conf st_mtlalpha=1 for CTC only"
             )
         if (self.asr_weight > 0 or self.mt_weight > 0) and not self.src_token_list:
             raise UserError("model_conf asr_weight or mt_weight above 0 needs --src_token_list")
@@ -179,11 +179,12 @@ class StModel(nn.Module):
         if self.mt_weight > 0 and self.src_vocab_size > self.vocab_size:
             raise UserError(
                 f"mt_weight above 0: the source vocabulary ({self.src_vocab_size} tokens) must not be larger than the "
-                f"target's ({self.vocab_size}), whose size ESPnet2 gives to extra_mt_encoder"
+                f"target's ({self.vocab_size}): as in ESPnet2, the embedding of extra_mt_encoder has the size of "
+                f"the target vocabulary"
             )
         for ctc, tokens, blank, option in (
-            (self.st_ctc, self.token_list, tgt_sym_blank, "token_list lacks tgt_sym_blank"),
-            (self.ctc, self.src_token_list, sym_blank, "src_token_list lacks sym_blank"),
+            (self.st_ctc, self.token_list, tgt_sym_blank, "token_list does not contain tgt_sym_blank"),
+            (self.ctc, self.src_token_list, sym_blank, "src_token_list does not contain sym_blank"),
         ):
             if ctc is not None and blank not in tokens:
                 raise UserError(

@@ -166,9 +166,15 @@ class TransducerModel(nn.Module):
         self.decoder = decoder
         self.joint_network = joint_network
         if joint_network.durations and self.big_blanks:
-            raise UserError("joint_net_conf tdt_durations and transducer_multi_blank_durations exclude each other")
+            raise UserError(
+                "joint_net_conf tdt_durations and model_conf transducer_multi_blank_durations can't be used "
+                "together; remove one of them"
+            )
         if rnnt_type == "pruned" and (joint_network.durations or self.big_blanks):
-            raise UserError("model_conf rnnt_type pruned is for plain transducers: use full with durations")
+            raise UserError(
+                "model_conf rnnt_type pruned can't be used with tdt_durations or transducer_multi_blank_durations; "
+                "use rnnt_type full"
+            )
         sizes = {"encoder_size": encoder.output_size, "decoder_size": decoder.output_size}
         self.simple_joint = SimpleJoint(vocab_size=self.vocab_size, **sizes) if rnnt_type == "pruned" else None
         self.att_decoder: Decoder | None = None
@@ -190,7 +196,11 @@ class TransducerModel(nn.Module):
         if missing or 1 in durations:
             raise UserError(
                 f"model_conf transducer_multi_blank_durations is {list(durations)}, but "
-                + (f"the token list does not contain {', '.join(missing)}" if missing else "1 is the standard blank")
+                + (
+                    f"the token list does not contain {', '.join(missing)}"
+                    if missing
+                    else "duration 1 is that of the standard blank; remove it"
+                )
             )
         return tuple((self.token_list.index(f"<blank{duration}>"), duration) for duration in durations)
 

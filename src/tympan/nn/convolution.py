@@ -53,9 +53,7 @@ class DepthwiseConv1d(nn.Conv1d):
 
     def __init__(self, channels: int, kernel_size: int) -> None:
         if kernel_size % 2 == 0:
-            raise UserError(
-                f"a convolution over time needs an odd kernel size to keep the length, but it is {kernel_size}"
-            )
+            raise UserError(f"the kernel size of a convolution over time must be odd, found {kernel_size}")
         super().__init__(channels, channels, kernel_size, padding=(kernel_size - 1) // 2, groups=channels)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ class LightConvolution(nn.Module):
         if size % groups:
             raise UserError(f"the size {size} must be a multiple of conv_wshare, which is {groups}")
         if kernel_size % 2 == 0:
-            raise UserError(f"conv_kernel_length has {kernel_size}, but a kernel must have an odd number of taps")
+            raise UserError(f"conv_kernel_length must contain only odd numbers, found {kernel_size}")
         self.groups = groups
         self.kernel_size = kernel_size
         self.dropout_rate = dropout_rate

@@ -73,7 +73,7 @@ def choose_epochs(
     left_out = sorted(set(candidates) - set(near))
     if left_out:
         without = ", ".join(map(str, left_out))
-        reason += f", without {without}: their {name} is far from the best, {abs(best):.3g}"
+        reason += f", without {without}: their {name} is much worse than the best, {abs(best):.3g}"
     return Choice(chosen, reason)
 
 

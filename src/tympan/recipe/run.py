@@ -35,7 +35,11 @@ def run_recipe(options: RecipeOptions, *, shown_from: Path = Path()) -> int:
 
     recipe = Recipe.of(options)
     if recipe.options != options:
-        print(f"no conf/ in {Path.cwd()}: using {Path(recipe.options.train_config).parent}", flush=True)
+        print(
+            f"{Path.cwd()} has no directory conf; using the configuration files in "
+            f"{Path(recipe.options.train_config).parent}",
+            flush=True,
+        )
     stages = build_stages(recipe)
     start = find_stage(stages, options.stage, "--stage")
     stop = find_stage(stages, options.stop_stage, "--stop_stage")

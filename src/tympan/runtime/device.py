@@ -168,7 +168,7 @@ def pin_to_cores(local_rank: int, processes: int) -> list[int]:
 def backend_for(kind: str, asked: str = "nccl") -> str:
     """Return the torch.distributed backend for this kind of device. ESPnet2's default, nccl, selects it by device."""
     if kind not in BACKENDS:
-        raise UserError(f"torch.distributed has no backend for {kind}: train with one process")
+        raise UserError(f"torch.distributed has no backend for {kind}: use only one process")
     own = BACKENDS[kind]
     if asked in ("nccl", own):
         return own

@@ -105,7 +105,7 @@ def _launched(options: DistOptions, environment: Mapping[str, str]) -> tuple[int
         return None
     if options.world_size is None or options.rank is None:
         missing = "dist_world_size" if options.world_size is None else "dist_rank"
-        raise UserError(f"--{missing} is needed too: --dist_rank and --dist_world_size must be given together")
+        raise UserError(f"--{missing} is missing: --dist_rank and --dist_world_size must be given together")
     if not 0 <= options.rank < options.world_size:
         raise UserError(
             f"--dist_rank {options.rank}: must be from 0 to {options.world_size - 1} "

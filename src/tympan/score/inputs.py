@@ -66,7 +66,8 @@ def score_files(
 def _check_speakers(path: Path | None, unknown: Sequence[str], utterances: int) -> None:
     if len(unknown) == utterances:
         raise UserError(
-            f"{path}: has none of the {utterances} references ({shorten(unknown)}); check that it is for the same set"
+            f"{path}: has none of the {utterances} references ({shorten(unknown)}); check that it belongs to the "
+            f"same data set"
         )
     if unknown:
         logger.warning(

@@ -80,7 +80,7 @@ def _recordings(data_dir: Path, utterances: Sequence[str]) -> list[Recording]:
     missing = [utterance for utterance in utterances if utterance not in parts]
     if len(missing) == len(utterances):
         raise UserError(
-            f"{data_dir}: no audio for any utterance ({shorten(missing)}); check that it is for the same set"
+            f"{data_dir}: no audio for any utterance ({shorten(missing)}); check that it belongs to the same data set"
         )
     if missing:
         logger.warning(

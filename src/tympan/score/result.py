@@ -83,7 +83,7 @@ def score(
     if extra:
         raise UserError(
             f"{name}: {len(extra)} of {len(hypotheses)} utterances have no reference: {shorten(extra)}\n"
-            "check that both files are for the same set"
+            "check that both files are for the same data set"
         )
     heard = Counter(by_id[hypothesis.id].id for hypothesis in hypotheses)
     twice = [utterance for utterance, times in heard.items() if times > 1]

@@ -58,7 +58,7 @@ def score_translation(
     if extra:
         raise UserError(
             f"{len(extra)} of {len(hypotheses)} hypotheses have no reference: {shorten(extra)}\n"
-            "check that both are for the same set"
+            "check that both files are for the same data set"
         )
     missing = tuple(name for name in texts if name not in hypotheses)
     if missing:

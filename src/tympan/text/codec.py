@@ -72,7 +72,8 @@ def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "toke
     """Read the tokens of `token_list`: a file, or the list itself, as in a saved configuration."""
     if config.token_list is None:
         raise UserError(
-            f"{source} is missing: give --token_list FILE with one token per line, as `tympan tokenize_text` writes it"
+            f"{source} is missing: give --token_list FILE with one token per line, such as the one that "
+            "`tympan tokenize_text --write_vocabulary true` writes"
         )
     if isinstance(config.token_list, str):
         return read_token_list(find(config.token_list), unk_symbol=config.unk_symbol)

@@ -154,6 +154,6 @@ def _units_to_tokens(lines: Sequence[str], *, source: str) -> list[str]:
         numbered[int(number)] = token
     if set(numbered) != set(range(1, len(lines) + 1)):
         raise UserError(
-            f"{source}: the ids of a units file must run from 1 to the number of lines without gaps (0 is <blank>)"
+            f"{source}: the ids of a units file must be 1 to the number of lines, without gaps (0 is <blank>)"
         )
     return [BLANK, *(numbered[n] for n in range(1, len(lines) + 1)), SOS_EOS]

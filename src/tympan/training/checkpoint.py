@@ -135,7 +135,7 @@ def read_reporter(directory: Path) -> Reporter:
         except _Damaged:
             continue
         return reporter
-    raise UserError(f"{directory} has no readable {NAME}, which holds the values of each epoch")
+    raise UserError(f"{directory} has no readable {NAME}, which contains the losses and accuracies of each epoch")
 
 
 def set_aside(directory: Path) -> None:
@@ -165,8 +165,8 @@ def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
     for name, (then, now) in changes.items():
         if name.startswith(STATEFUL):
             logging.warning(
-                "%s is now %r, but the state in the checkpoint continues with %r; "
-                "to use the new value, start a new run from the weights with --init_param",
+                "%s is now %r, but the resumed run keeps the value of the checkpoint, %r; to use the new value, "
+                "start a new run from the weights with --init_param",
                 name, now, then,
             )  # fmt: skip
         else:

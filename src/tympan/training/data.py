@@ -133,7 +133,8 @@ def _plan_shapes(shapes: list[Shapes], options: BatchOptions) -> BatchPlan:
         if options.batch_bins < smallest:
             raise UserError(
                 f"--batch_bins {options.batch_bins} is too small: the shortest utterance has {smallest} elements. "
-                "It limits the total number of elements of all utterances in a batch; usual values are in the millions"
+                "--batch_bins limits the number of elements in a batch, including padding; typical values are in "
+                "the millions"
             )
     return plan_batches(shapes, options)
 

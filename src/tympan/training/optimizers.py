@@ -23,7 +23,8 @@ def freeze(model: nn.Module, prefixes: Sequence[str]) -> list[str]:
         if not matching:
             tops = sorted({name.partition(".")[0] for name, _ in model.named_parameters()})
             raise UserError(
-                f"--freeze_param {prefix}: no weight has this name or prefix; the model has {', '.join(tops)}"
+                f"--freeze_param {prefix}: no weight has this name or prefix; the top-level modules are "
+                f"{', '.join(tops)}"
             )
         for name, parameter in matching:
             parameter.requires_grad_(False)

@@ -43,7 +43,7 @@ def _check_criteria(trainer: Trainer, names: set[str]) -> None:
     def is_missing(phase: str, name: str) -> bool:
         return phase == "valid" and name not in names
 
-    found = f"it measures {', '.join(f'valid.{name}' for name in sorted(names))}"
+    found = f"it reports {', '.join(f'valid.{name}' for name in sorted(names))}"
     needed = []
     if scheduler is not None and "valid" in moments(scheduler):
         needed.append(("val_scheduler_criterion", options.val_scheduler_criterion))
@@ -51,15 +51,15 @@ def _check_criteria(trainer: Trainer, names: set[str]) -> None:
         needed.append(("early_stopping_criterion", options.early_stopping_criterion[:2]))
     for option, (phase, name) in needed:
         if is_missing(phase, name):
-            raise UserError(f"--{option} {phase} {name}: the model does not measure {phase}.{name}; {found}")
+            raise UserError(f"--{option} {phase} {name}: the model does not report {phase}.{name}; {found}")
     missing = [f"{phase}.{name}" for phase, name, _ in options.best_model_criterion if is_missing(phase, name)]
     if missing and len(missing) == len(options.best_model_criterion):
         raise UserError(
-            f"--best_model_criterion: the model does not measure {' or '.join(missing)}, so no best model would be "
+            f"--best_model_criterion: the model does not report {' or '.join(missing)}, so no best model would be "
             f"kept; {found}"
         )
     if missing:
-        logging.info("no best models by %s, which the model does not measure; %s", ", ".join(missing), found)
+        logging.info("no best models are kept by %s, which the model does not report; %s", ", ".join(missing), found)
 
 
 def _measured(trainer: Trainer) -> list[str]:

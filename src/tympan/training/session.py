@@ -65,7 +65,7 @@ from tympan.training.writer import SilentWriter, Writer
 def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | None = None) -> int:
     """Run training after the options are parsed, for all training commands. Returns the exit code."""
     if config.output_dir is None:
-        raise UserError("--output_dir is needed: the directory for models, logs and checkpoints of the run")
+        raise UserError("--output_dir is required: the directory for models, logs and checkpoints of the run")
     if not _builds_model_only(config):
         check_data_names(task, config)
     directory = Path(config.output_dir)
@@ -136,7 +136,7 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
             return 0
         trainer = build_trainer(task, config, comm=comm, device=device, stop=stop)
         if config.dry_run:
-            logging.info("--dry_run true: everything is built, nothing is trained")
+            logging.info("--dry_run true: everything was built; nothing was trained")
             return 0
         with torch.autograd.set_detect_anomaly(config.detect_anomaly):
             trainer.fit()
@@ -164,7 +164,7 @@ def _build_model_only(task: AnyTask, config: TrainConfig, device: torch.device) 
     )
     build_updater(config, model, comm=Solo(), device=device, precision=precision)
     _report_size(model)
-    logging.info("--dry_run true: the model and the optimizer are built, no data was read")
+    logging.info("--dry_run true: the model and the optimizer were built; no data was read")
 
 
 def build_trainer(

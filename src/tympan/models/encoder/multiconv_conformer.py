@@ -243,7 +243,7 @@ def _over_time(conv: nn.Module, x: Tensor) -> Tensor:
 def _check_kernels(channels: int, kernels: Sequence[int]) -> None:
     even = [kernel for kernel in kernels if kernel % 2 == 0]
     if even:
-        raise UserError(f"a convolution over time needs an odd kernel size to keep the length, but it is {even[0]}")
+        raise UserError(f"encoder_conf multicgmlp_kernel_sizes must contain only odd numbers, found {even[0]}")
     if channels % len(kernels):
         raise UserError(
             f"encoder_conf multicgmlp_kernel_sizes: {channels} channels (half of cgmlp_linear_units) can't be divided "

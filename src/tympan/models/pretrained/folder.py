@@ -78,7 +78,8 @@ def _download(name: str, download_dir: str | None) -> Path:
     )
     if name.count("/") != 1 or name.startswith(("/", ".")):
         raise UserError(
-            f"'{name}' is neither a folder with {CONFIG} nor a name of the hub, such as microsoft/wavlm-large"
+            f"'{name}' is neither a folder with {CONFIG} nor the name of a model on the hub, such as "
+            f"microsoft/wavlm-large"
         )
     fault = import_fault("huggingface_hub")
     if fault is not None:

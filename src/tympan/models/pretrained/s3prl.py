@@ -172,7 +172,7 @@ class Source:
         if not path.is_file():
             place = Path(self.download_dir or ".", path.name)
             raise UserError(
-                f"{self.name}: no such file here. Fetch it on a machine with a network, and put it at {place}"
+                f"{self.name}: no such file. Download it on a machine with internet access, and copy it to {place}"
             )
         return path
 

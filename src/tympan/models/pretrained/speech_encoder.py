@@ -86,8 +86,8 @@ class SpeechEncoder(nn.Module):
         if missing or wrong:
             example = (missing or wrong)[0]
             raise UserError(
-                f"{source}: {len(missing)} weights are missing and {len(wrong)} have another shape, such as {example}; "
-                "the file belongs to another model"
+                f"{source}: {len(missing)} weights are missing and {len(wrong)} have a different shape, such as "
+                f"{example}; the file belongs to a different model"
             )
         self.model.load_state_dict(taken, strict=False)
 

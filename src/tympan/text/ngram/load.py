@@ -20,6 +20,6 @@ def load_ngram(path: str | os.PathLike[str]) -> NgramModel:
     if beginning.startswith(MAGIC):
         return read_binary(path)
     if beginning.startswith(_KENLM_MAGIC):
-        raise UserError(f"{path}: this is a binary file of KenLM; use the ARPA file that it was made from")
+        raise UserError(f"{path}: KenLM's binary format is not supported; use the ARPA file from which it was built")
     with explained(path, "an ARPA file"):
         return read_arpa(str(path))
