@@ -12,15 +12,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from espnet.nets.pytorch_backend.transformer.encoder import Encoder as Espnet1Encoder
 from espnet2.asr.decoder import transformer_decoder as decoders
+from espnet2.asr.decoder.mlm_decoder import MLMDecoder
 from espnet2.asr.encoder.contextual_block_conformer_encoder import ContextualBlockConformerEncoder
 from espnet2.asr.encoder.contextual_block_transformer_encoder import ContextualBlockTransformerEncoder
 from espnet2.asr.encoder.multiconvformer_encoder import MultiConvConformerEncoder
 from espnet2.asr.frontend.windowing import SlidingWindow
+from espnet2.asr.maskctc_model import MaskCTCInference
 from espnet2.asr.preencoder.sinc import LightweightSincConvs
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -59,6 +62,7 @@ def main() -> None:
         cases.fill(block_encoder)
         outs = [block_encoder(cases.features(i), torch.tensor([n]))[0] for i, n in enumerate(cases.LENGTHS)]
         golden[f"blocks {name}"] = {"shapes": shapes(block_encoder), "outputs": [summary(out[0]) for out in outs]}
+    golden |= mask_ctc()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
     output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
@@ -98,6 +102,32 @@ def convolutions() -> dict[str, Any]:
                 out, _ = decoder(cases.memory(i), torch.tensor([n]), tokens, torch.tensor([tokens.size(1)]))
                 results.append(summary(out[0]))
             golden[f"decoder {name} {case}"] = {"shapes": shapes(decoder), "outputs": results}
+    return golden
+
+
+def mask_ctc() -> dict[str, Any]:
+    """The decoder of Mask-CTC, and its inference from given CTC posteriors."""
+    golden: dict[str, Any] = {}
+    for name, conf in cases.MLM.items():
+        decoder = MLMDecoder(cases.VOCABULARY, 8, **conf).eval()
+        cases.prefer_tokens(decoder)
+        outs, found = [], {}
+        for i, n in enumerate(cases.LENGTHS):
+            tokens = cases.masked(i)
+            out, _ = decoder(cases.memory(i), torch.tensor([n]), tokens, torch.tensor([tokens.size(1)]))
+            outs.append(summary(out[0]))
+            for iterations, threshold in cases.MASK_CTC:
+                # It asks the model for four things only.
+                model = SimpleNamespace(
+                    decoder=decoder,
+                    mask_token=cases.VOCABULARY,
+                    token_list=[str(number) for number in range(cases.VOCABULARY)] + ["<unk>"],
+                    ctc=SimpleNamespace(log_softmax=lambda _, i=i: cases.posteriors(i).unsqueeze(0)),
+                )
+                inference = MaskCTCInference(model, iterations, threshold)
+                ids = inference(cases.memory(i)[0]).yseq.tolist()[1:-1]
+                found.setdefault(f"{iterations} {threshold}", []).append(ids)
+        golden[f"mlm {name}"] = {"shapes": shapes(decoder), "outputs": outs, "found": found}
     return golden
 
 

@@ -18,6 +18,7 @@ from tympan.config.lm import LmTrainConfig
 from tympan.config.yaml_text import parse_yaml
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
+from tympan.models.mask_ctc import MaskCtcModel
 from tympan.training.schedulers import build_scheduler
 
 KERNEL15 = """\
@@ -313,11 +314,11 @@ def test_what_has_no_translation_is_a_mistake(text: str, message: str) -> None:
 
 
 def test_a_model_without_translation_is_one_sentence() -> None:
-    text = "elayers: 3\nmodel-module: espnet.nets.pytorch_backend.e2e_asr_maskctc:E2E\nsome-key: 3\nother-key: 4\n"
+    text = "elayers: 3\nmodel-module: espnet.nets.pytorch_backend.e2e_asr_mulenc:E2E\nsome-key: 3\nother-key: 4\n"
     with pytest.raises(UserError) as caught:
         translated(text)
     assert str(caught.value) == (
-        "old.yaml:2: only ESPnet1's Conformer, Transformer and RNN are translated, not Mask-CTC"
+        "old.yaml:2: only ESPnet1's Conformer, Transformer and RNN are translated, not the multi-encoder model"
     )
 
 
@@ -405,6 +406,17 @@ def test_convolutions_instead_of_self_attention(tmp_path: Path) -> None:
     model = build_asr_model(config)
     assert model.encoder.encoders[1].self_attn.bias.shape == (16,)
     assert model.decoder.decoders[1].self_attn.linear_weight.weight.shape == (2 * 5, 16)
+
+
+def test_mask_ctc(tmp_path: Path) -> None:
+    text = TRANSFORMER.replace("e2e_asr_transformer", "e2e_asr_maskctc")
+    argv = ["--token_list", "[<blank>, <unk>, a, <sos/eos>]"]
+    config = parse_training(AsrTrainConfig, ["--config", write(tmp_path / "a", text), *argv], prog="t")
+    assert (config.model, config.encoder, config.decoder) == ("maskctc", "transformer", "mlm")
+    assert isinstance(build_asr_model(config), MaskCtcModel)
+    text += "maskctc-use-conformer-encoder: true\nmacaron-style: true\nuse-cnn-module: true\ncnn-module-kernel: 7\n"
+    config = parse_training(AsrTrainConfig, ["--config", write(tmp_path / "b", text), *argv], prog="t")
+    assert (config.encoder, config.encoder_conf["cnn_module_kernel"]) == ("conformer", 7)
 
 
 def test_no_decoder_layers_with_ctc_only(tmp_path: Path) -> None:

@@ -98,6 +98,8 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--token_type", "whisper_en"], "'whisper_en' of ESPnet2 is not supported"),
         (["--ctc_conf", "ctc_type=warpctc"], "ctc_type: expects builtin | builtin2 | gtnctc | brctc, found 'warpctc'"),
         (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key; Tympan accepts only its default, True"),
+        (["--model", "maskctc"], "--model: maskctc and --decoder mlm belong together, found --decoder transformer"),
+        (["--decoder", "mlm"], "needs --model maskctc"),
         (["--model_conf", "aux_ctc={3: lid}"], "aux_ctc uses the text 'lid', which is not in --aux_ctc_tasks"),
         (["--model_conf", "aux_ctc={3: lid}"], "names the layer 3, but encoder_conf interctc_layer_idx is []"),
         (

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from tympan.errors import UserError
-from tympan.features.specaug import SpecAug, _Draws
+from tympan.features.specaug import Draws, SpecAug
 
 LENGTHS = torch.tensor([120, 43, 10, 80])
 SEEDS = torch.tensor([1, 2, 3, 4])
@@ -24,7 +24,7 @@ def test_warp_equals_interpolation_of_both_sides(features: torch.Tensor, mode: s
     window = 5
     augment = SpecAug(apply_freq_mask=False, apply_time_mask=False, time_warp_window=window, time_warp_mode=mode)
     warped = augment(features, LENGTHS, SEEDS)
-    draws = _Draws(SEEDS)
+    draws = Draws(SEEDS)
     centers = draws.integers(0, torch.full_like(LENGTHS, window), LENGTHS - window)
     borders = draws.integers(1, centers - window + 1, centers + window + 1)
     assert (centers != borders)[[0, 1, 3]].any()

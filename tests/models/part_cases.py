@@ -55,6 +55,13 @@ CONVOLUTIONS = {
     "dynamic_conv2d": "dynamicconv2d",
 }
 """Each with the name that ESPnet1 has for it."""
+MLM: dict[str, dict[str, Any]] = {
+    "before": {"attention_heads": 2, "linear_units": 12, "num_blocks": 2},
+    "after": {"attention_heads": 2, "linear_units": 12, "num_blocks": 1, "normalize_before": False,
+              "concat_after": True},
+}  # fmt: skip
+MASK_CTC = ((10, 0.99), (3, 0.97), (0, 0.97), (1, 0.999))
+"""Iterations and threshold of its inference."""
 _BLOCKS = {"output_size": 8, "attention_heads": 2, "linear_units": 12, "num_blocks": 3}
 _SHORT = {"block_size": 6, "hop_size": 2, "look_ahead": 2}
 BLOCKS: dict[str, dict[str, Any]] = {
@@ -117,3 +124,29 @@ def tokens(index: int) -> Tensor:
     """(1, length), sos first."""
     ids = (torch.arange(9 - 2 * index) * (3 + index)) % (VOCABULARY - 2) + 1
     return torch.cat([torch.tensor([VOCABULARY - 1]), ids]).unsqueeze(0)
+
+
+@torch.no_grad()
+def prefer_tokens(mlm: nn.Module) -> None:
+    """Random weights for the decoder of Mask-CTC, with which it hardly ever predicts the mask."""
+    generator = torch.Generator().manual_seed(5)
+    for _, tensor in sorted(mlm.state_dict().items()):
+        tensor.copy_(torch.randn(tensor.shape, generator=generator))
+    mlm.output_layer.bias[-1] = -50.0
+
+
+def masked(index: int) -> Tensor:
+    """(1, length): tokens of which every third is the mask."""
+    ids = tokens(index)[:, 1:].clone()
+    ids[:, index::3] = VOCABULARY
+    return ids
+
+
+def posteriors(index: int, vocabulary: int = VOCABULARY) -> Tensor:
+    """(frames, vocabulary): log posteriors with runs of tokens and blanks (0) and many degrees of certainty."""
+    count = LENGTHS[index]
+    time = torch.arange(count)
+    path = torch.where(time // 3 % 3 == 2, 0, (time // 3 * (2 + index)) % (vocabulary - 2) + 1)
+    sure = 2.0 + 4.0 * torch.sin(time * 0.7 + index).abs()
+    logits = torch.cos(torch.arange(count * vocabulary) * 0.9).view(count, vocabulary)
+    return logits.scatter_add(1, path.unsqueeze(1), sure.unsqueeze(1)).double().log_softmax(-1).float()

@@ -45,6 +45,9 @@ class AsrTrainConfig(SpeechToTextConfig):
             yield Conflict(("decoder", "model", "model_conf"), text)
         yield from _check_transducer(values)
         yield from _check_auxiliary_ctc(values)
+        if (values["model"] == "maskctc") != (values["decoder"] == "mlm") and values["decoder"] is not None:
+            text = f"maskctc and --decoder mlm belong together, found --decoder {values['decoder']}"
+            yield Conflict(("model", "decoder"), text if values["model"] == "maskctc" else "needs --model maskctc")
         yield from check_text(values)
 
 

@@ -81,6 +81,7 @@ DECODERS = Registry(
         "lightweight_conv2d": "tympan.models.decoder.convolution:LightweightConv2dDecoder",
         "dynamic_conv": "tympan.models.decoder.convolution:DynamicConvDecoder",
         "dynamic_conv2d": "tympan.models.decoder.convolution:DynamicConv2dDecoder",
+        "mlm": "tympan.models.decoder.mlm:MlmDecoder",
         "transducer": "tympan.models.decoder.prediction:RnnPrediction",
         "stateless": "tympan.models.decoder.prediction:StatelessPrediction",
     },
@@ -88,7 +89,6 @@ DECODERS = Registry(
     not_yet=dict.fromkeys(
         (
             "transformer_md",
-            "mlm",
             "whisper",
             "hugging_face_transformers",
             "s4",
@@ -116,7 +116,11 @@ _MODEL_RANGES = {
 }
 ASR_MODELS = Registry(
     "model",
-    {"espnet": "tympan.models.hybrid:HybridModel", "transducer": "tympan.models.transducer:TransducerModel"},
+    {
+        "espnet": "tympan.models.hybrid:HybridModel",
+        "transducer": "tympan.models.transducer:TransducerModel",
+        "maskctc": "tympan.models.mask_ctc:MaskCtcModel",
+    },
     supplied=[
         "vocab_size",
         "token_list",
@@ -131,7 +135,7 @@ ASR_MODELS = Registry(
         "joint_network",
     ],
     ranges=_MODEL_RANGES,
-    not_yet=dict.fromkeys(("maskctc", "pit_espnet"), "use 'espnet', the hybrid CTC/attention model"),
+    not_yet={"pit_espnet": "use 'espnet', the hybrid CTC/attention model"},
 )
 ST_MODELS = Registry(
     "model",

@@ -67,7 +67,11 @@ def _translate_asr(file: Translation) -> None:
     if module.endswith("e2e_asr:E2E"):
         _translate_rnn(file)
         return
+    is_mask_ctc = module.endswith("e2e_asr_maskctc:E2E")
     kind = next((name for name in ("conformer", "transformer") if module.endswith(f"e2e_asr_{name}:E2E")), None)
+    if is_mask_ctc:
+        # ESPnet1 has one class for both encoders.
+        kind = "conformer" if file.take("maskctc_use_conformer_encoder", False) else "transformer"
     if kind is None:
         name = OTHER_MODELS.get(module.rpartition(":")[0].rpartition(".")[2], module)
         file.stop("model_module", f"only ESPnet1's Conformer, Transformer and RNN are translated, not {name}")
@@ -78,10 +82,14 @@ def _translate_asr(file: Translation) -> None:
         kind = "conformer"
     elif kind == "transformer":
         file.drop("stochastic_depth_rate", "0 means no stochastic depth")
-    encoder, decoder = convolutions.get("encoder", kind), convolutions.get("decoder", "transformer")
+    encoder = convolutions.get("encoder", kind)
+    decoder = convolutions.get("decoder", "mlm" if is_mask_ctc else "transformer")
     file.put("encoder", encoder, "model_module")
     file.put("decoder", decoder, "model_module")
-    file.note("model_module", f"model-module became encoder: {encoder}, decoder: {decoder}")
+    if is_mask_ctc:
+        file.put("model", "maskctc", "model_module")
+    model = "model: maskctc, " if is_mask_ctc else ""
+    file.note("model_module", f"model-module became {model}encoder: {encoder}, decoder: {decoder}")
     _keep_a_decoder(file)
     adim = file.left.get("adim", ("", ASR_DEFAULTS["adim"]))[1]
     dropout = file.left.get("dropout_rate", ("", ASR_DEFAULTS["dropout_rate"]))[1]

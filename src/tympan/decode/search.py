@@ -37,6 +37,7 @@ SEARCHES = Registry(
         "ctc_prefix": "tympan.decode.search:CTC_PREFIX",
         "rescore": "tympan.decode.search:RESCORE",
         "lexicon": "tympan.decode.search:LEXICON",
+        "mask_ctc": "tympan.decode.mask_ctc_kind:MASK_CTC",
         "transducer_greedy": "tympan.decode.transducer_kinds:GREEDY",
     },
 )

@@ -63,7 +63,7 @@ class SpecAug(nn.Module):
         """Augmented features. Without `seeds` (batch,), torch's generator draws them."""
         if seeds is None:
             seeds = torch.randint(1 << 62, (features.size(0),)).to(features.device)
-        draws = _Draws(seeds)
+        draws = Draws(seeds)
         if self.warp_window > 0:
             features = self._warp(features, lengths, draws)
         if self.num_freq_mask > 0:
@@ -92,7 +92,7 @@ class SpecAug(nn.Module):
         mean = (features * inside).sum((1, 2)) / values
         return torch.where(mask & inside, mean.view(-1, 1, 1), features)
 
-    def _warp(self, features: Tensor, lengths: Tensor, draws: _Draws) -> Tensor:
+    def _warp(self, features: Tensor, lengths: Tensor, draws: Draws) -> Tensor:
         """Stretch the first `center` frames to `warped` frames, and the others to the rest."""
         window = self.warp_window
         is_long = lengths > 2 * window
@@ -119,7 +119,7 @@ class SpecAug(nn.Module):
 
 
 @dataclass(frozen=True)
-class _Draws:
+class Draws:
     """Random integers as a function of (seed, index of the draw): splitmix64, the same on every device."""
 
     seeds: Tensor  # (batch,) int64
@@ -148,7 +148,7 @@ def _shift(z: Tensor, bits: int) -> Tensor:
 
 
 def _draw_spans(
-    draws: _Draws, first_draw: int, count: int, low: Tensor, high: Tensor, sizes: Tensor, size: int
+    draws: Draws, first_draw: int, count: int, low: Tensor, high: Tensor, sizes: Tensor, size: int
 ) -> Tensor:
     """(batch, size) bool: `count` spans of random width and position within each of `sizes`."""
     position = torch.arange(size, device=sizes.device)

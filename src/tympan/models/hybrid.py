@@ -192,7 +192,7 @@ class HybridModel(nn.Module):
                 counter=self.error_counter if is_counted else None,
             )
         if self.decoder is not None:
-            self._add_attention_term(encoded, given, terms, stats)
+            self._add_attention_term(encoded, given, terms, stats, augment_seed)
         return with_total(terms, stats, count_of(speech.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
@@ -263,8 +263,9 @@ class HybridModel(nn.Module):
             return weights()
 
     def _add_attention_term(
-        self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat]
+        self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat], seeds: Tensor | None
     ) -> None:
+        """`seeds` (batch,) are for models whose decoder's loss is random."""
         # The decoder's text begins with the language token, if the model has one; CTC's does not
         text = text.after(self.lang_token_id)
         found = self._attend(encoded, text)
