@@ -1,30 +1,25 @@
-"""The Python API: load a recognizer, train, evaluate. `import tympan` imports these lazily."""
+"""The Python API: load a recognizer, train, fine-tune, evaluate. `import tympan` imports these lazily."""
 
 from __future__ import annotations
 
-import logging
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tympan.errors import UserError
-from tympan.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
-    from tympan.data.kaldi_dir import DataDir, Segment
+    from tympan.data.kaldi_dir import DataDir
     from tympan.decode.recognizer import Recognizer
-    from tympan.decode.session import Speech
     from tympan.score.result import ScoreResult
     from tympan.score.transcripts import Unit
     from tympan.training.task import AnyTask
+    from tympan.tuning.run import Finetuned
 
 PathLike = str | os.PathLike[str]
-
-AT_ONCE = 64
-"""Number of utterances that `evaluate` reads at a time; the recognizer forms its batches from them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ def evaluate(
     """
     from tympan.data.kaldi_dir import DataDir
     from tympan.decode.recognizer import Recognizer
-    from tympan.score.inputs import score_files
+    from tympan.tuning.evaluate import decode_and_score
 
     recognizer = model if isinstance(model, Recognizer) else load(model, **options)
     if isinstance(model, Recognizer) and options:
@@ -116,34 +111,17 @@ def evaluate(
             f"{', '.join(options)}: the recognizer already has its options; pass them to tympan.load instead"
         )
     directory = data if isinstance(data, DataDir) else DataDir.read(data)
-    if not directory.text:
-        raise UserError(f"{directory.path}: the data directory has no text file to score against")
-    written_as = recognizer.loaded.codec.separator
     with tempfile.TemporaryDirectory(prefix="tympan-evaluate-") as folder:
         hypotheses = Path(folder if output_dir is None else output_dir) / "text"
-        with atomic_write(hypotheses) as stream:
-            stream.writelines(f"{name} {text}\n" for name, text in _transcripts(recognizer, directory))
-        return score_files(directory.path / "text", hypotheses, unit=unit or ("word" if written_as else "char"))
+        return decode_and_score(recognizer, directory, hypotheses=hypotheses, unit=unit)
 
 
-def _transcripts(recognizer: Recognizer, data: DataDir) -> Iterator[tuple[str, str]]:
-    """The best hypothesis of every utterance with a reference, `AT_ONCE` of them read at a time."""
-    from tympan.decode.session import decode_together
+def finetune(model: PathLike, *, output_dir: PathLike, **options: Any) -> Finetuned:
+    """Fine-tune a model, as `tympan finetune MODEL --output_dir DIR` does. Mistakes raise a UserError.
 
-    parts = [(name, replace(part, recording=source)) for name, source, part in data.parts() if name in data.text]
-    for first in range(0, len(parts), AT_ONCE):
-        chunk = parts[first : first + AT_ONCE]
-        for result in decode_together(recognizer, [(name, _read(recognizer, part, data.path)) for name, part in chunk]):
-            if result.error is None:
-                yield result.id, result.hypotheses[0].text
-            else:
-                logging.warning("%s was not decoded; its words count as deletions: %s", result.id, result.error)
+    `options` are the options of the command: `train_dir`, `dev_dir`, `method`, ...
+    """
+    from tympan.tuning.options import make_options
+    from tympan.tuning.run import run_finetuning
 
-
-def _read(recognizer: Recognizer, segment: Segment, base: Path) -> Speech:
-    try:
-        speech = recognizer.read_segment(segment, base=base)
-        recognizer.check_length(speech)
-    except UserError as error:
-        return error
-    return speech
+    return run_finetuning(make_options(model=os.fspath(model), output_dir=os.fspath(output_dir), **options))

@@ -89,7 +89,11 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--frontend", "espnet_ssl"], "ESPnet2's frontend 'espnet_ssl' is not supported; use 'default'"),
         (["--decoder", "s4"], "ESPnet2's decoder 's4' is not supported; use 'transformer', 'rnn' or 'transducer'"),
         (["--use_deepspeed", "true"], "this option of ESPnet2 is not supported; use --fsdp true"),
-        (["--adapter", "houlsby"], "ESPnet2's adapter 'houlsby' is not supported; ESPnet2 adds it to the frontend"),
+        (["--also_train", "ctc"], "--also_train: needs --use_adapter true"),
+        (
+            ["--layer_decay", "0.9", "--scheduler", "onecyclelr"],
+            "--layer_decay: can't be used with --scheduler onecyclelr",
+        ),
         (["--adapter_conf", "rnk=3"], "--adapter_conf: rnk: the adapter 'lora' has no key 'rnk'. Did you mean 'rank'?"),
         (["--adapter_conf", "rank=0"], "--adapter_conf: rank: must be between 1 and 10000, found 0"),
         (["--save_strategy", "adapter_only"], "--save_strategy: needs --use_adapter true"),

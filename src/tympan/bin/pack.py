@@ -24,6 +24,11 @@ class Options(ModelFileOptions):
     outpath: Path | None = option(
         None, help="write a zip file as ESPnet2's `pack asr` does, which both toolkits read, instead of a folder"
     )
+    merge: bool = option(
+        True,
+        help="merge LoRA adapters into the weights; false: pack only the adapters, for the option --adapter of other "
+        "commands",
+    )
     push_to: str | None = option(
         None,
         help="publish the folder as OWNER/NAME on the Hugging Face hub; without a model, OUTPUT_DIR is a folder "
@@ -76,10 +81,15 @@ def _is_packed_already(options: Options) -> bool:
 
 def _pack(options: Options) -> None:
     from tympan.decode.model_files import chosen_files
-    from tympan.decode.pack import pack_model
+    from tympan.decode.pack import pack_adapter, pack_model
 
+    files = chosen_files(options, model=options.model, flag="--model")
+    if not options.merge:
+        folder = pack_adapter(files, options.output_dir, allow_import=options.allow_import)
+        print(f"{folder}: adapters. Try: tympan transcribe MODEL AUDIO --adapter {shlex.quote(str(folder))}")
+        return
     folder = pack_model(
-        chosen_files(options, model=options.model, flag="--model"),
+        files,
         options.output_dir,
         options=None if options.decode_config is None else read_decode_config(options.decode_config),
         allow_import=options.allow_import,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from tympan.config import argument, option, parse_args
 from tympan.decode.options import (
     RULES,
+    AdapterOptions,
     BatchLimits,
     DecodeDeviceOptions,
     DecodeOptions,
@@ -40,7 +41,7 @@ MODEL_HELP = "folder made by `tympan pack`, experiment directory, or OWNER/NAME 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DecodeOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, ImportOptions):
+class Options(DecodeOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, AdapterOptions, ImportOptions):
     """Search options that are not given come from the model's decode.yaml, if it has one."""
 
     model: str = argument(help=MODEL_HELP)
@@ -172,6 +173,7 @@ def _recognizer(options: Options, given: set[str]) -> Recognizer:
         device=choose_kind(ngpu=options.ngpu, device=options.device),
         dtype=options.dtype,
         allow_import=options.allow_import,
+        adapter=options.adapter,
         limits=part_of(options, BatchLimits),
         **search,
     )

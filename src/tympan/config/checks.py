@@ -26,7 +26,8 @@ def check_together(values: Values) -> Iterator[Conflict]:
     if values["exclude_weight_decay_conf"] and not values["exclude_weight_decay"]:
         yield Conflict(("exclude_weight_decay_conf", "exclude_weight_decay"), "needs --exclude_weight_decay true")
     yield from _weight_decay(values["exclude_weight_decay_conf"])
-    yield from _adapter(values)
+    yield from check_adapter(values)
+    yield from _weights(values)
 
 
 def _weight_decay(conf: Values) -> Iterator[Conflict]:
@@ -40,8 +41,8 @@ def _weight_decay(conf: Values) -> Iterator[Conflict]:
             yield Conflict(("exclude_weight_decay_conf",), f"{key} expects {wanted}, found {value!r}")
 
 
-def _adapter(values: Values) -> Iterator[Conflict]:
-    """The keys of `adapter_conf` are not completed: ESPnet2 prints and saves only what was given."""
+def check_adapter(values: Values) -> Iterator[Conflict]:
+    """Mistakes in `adapter_conf`. Its keys are not completed: ESPnet2 prints and saves only what was given."""
     mistakes = Mistakes()
     name = values["adapter"]
     complete(
@@ -52,6 +53,18 @@ def _adapter(values: Values) -> Iterator[Conflict]:
         where=str,
     )
     yield from (Conflict(("adapter_conf",), line) for line in mistakes.found)
+
+
+def _weights(values: Values) -> Iterator[Conflict]:
+    if values["also_train"] and (not values["use_adapter"] or values["freeze_param"]):
+        needed = "needs --use_adapter true" if not values["use_adapter"] else "can't be used with --freeze_param"
+        yield Conflict(("also_train", "use_adapter", "freeze_param"), needed)
+    own_rates = ("onecyclelr", "cycliclr", "piecewiselinearwarmuplr")
+    if values["layer_decay"] is not None and values["scheduler"] in own_rates:
+        text = f"can't be used with --scheduler {values['scheduler']}, which sets the learning rates itself"
+        yield Conflict(("layer_decay", "scheduler"), text)
+    if values["unfreeze_interval"] is not None and values["fsdp"]:
+        yield Conflict(("unfreeze_interval", "fsdp"), "can't be used with --fsdp true")
     if values["save_strategy"] != "all" and not values["use_adapter"]:
         yield Conflict(("save_strategy", "use_adapter"), "needs --use_adapter true")
 

@@ -253,8 +253,7 @@ SCHEDULERS = Registry(
 )
 ADAPTERS = Registry(
     "adapter",
-    {"lora": "tympan.models.adapter:Lora"},
-    not_yet={"houlsby": "ESPnet2 adds it to the frontend 's3prl' only; use 'lora'"},
+    {"lora": "tympan.models.adapter:Lora", "houlsby": "tympan.models.houlsby:Houlsby"},
 )
 EFFECTS = Registry(
     "effect",

@@ -305,6 +305,13 @@ class WeightOptions:
     freeze_param: list[str] = option(
         [], help="name prefixes of the parameters to freeze, such as encoder", group=WEIGHTS
     )
+    unfreeze_interval: int | None = option(
+        None,
+        help="train only decoder and output layers in the first so many epochs, then one more encoder layer after each "
+        "interval, from the last layer; null: train all layers from the start (Tympan)",
+        group=WEIGHTS,
+        least=1,
+    )
     pretrain_path: str | None = not_yet(None, instead="use --init_param")
     use_adapter: bool = option(
         False,
@@ -314,8 +321,12 @@ class WeightOptions:
     adapter: str = choice(ADAPTERS, "lora", help="kind of adapter", group=WEIGHTS)
     adapter_conf: dict[str, Any] = option(
         {},
-        help="parameters of --adapter, for lora: rank, alpha, dropout_rate, target_modules, bias_type",
+        help="parameters of --adapter, for lora: rank, alpha, dropout_rate, target_modules, bias_type; for houlsby: "
+        "bottleneck, target_layers, target_modules",
         group=WEIGHTS,
+    )
+    also_train: list[str] = option(
+        [], help="prefixes of parameters to train besides the adapters, such as ctc (Tympan)", group=WEIGHTS
     )
     save_strategy: Literal["all", "adapter_only", "required_grad_only"] = option(
         "all",
@@ -471,6 +482,14 @@ class OptimizerOptions:
         SCHEDULERS, None, help="learning-rate scheduler; null: constant learning rate", group=OPTIMIZER
     )
     scheduler_conf: dict[str, Any] = conf_of("scheduler", help="parameters of --scheduler", group=OPTIMIZER)
+    layer_decay: float | None = option(
+        None,
+        help="factor of the learning rate from one encoder layer to the one below; null: the same learning rate for "
+        "all layers (Tympan)",
+        group=OPTIMIZER,
+        above=0,
+        most=1,
+    )
     exclude_weight_decay: bool = option(
         False, help="no weight decay for biases, normalization layers and embeddings", group=OPTIMIZER
     )

@@ -15,11 +15,12 @@ from tympan.config.choices import ADAPTERS
 from tympan.config.lm import LmTrainConfig
 from tympan.config.model import SpeechToTextConfig
 from tympan.config.read import load_training_config
+from tympan.decode.adapter_file import apply_adapter
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
-from tympan.models.adapter import Lora, has_separate_adapters, merge_into
+from tympan.models.adapter import Adapter, has_separate_adapters, merge_into
 from tympan.models.build import Builder, speech_kind
 from tympan.models.init_param import init_from
 from tympan.models.lm.build import build_lm
@@ -82,7 +83,7 @@ def load_model(
     kind = speech_kind(files.config_values())
     config = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
     codec = _codec(config, files)
-    model = filled_model(config, files, kind.build)
+    model = filled_model(config, files, kind.build, allow_import=allow_import)
     if not isinstance(model, SpeechModel):
         raise UserError(
             f"{files.asr_train_config}: the class {type(model).__name__} of this model can be trained but not decoded: "
@@ -106,23 +107,33 @@ def load_model(
     )
 
 
-def filled_model(config: SpeechToTextConfig, files: ModelFiles, build: Builder) -> nn.Module:
-    """The model of `config`, with its weights. Adapters are merged into the weights."""
+def filled_model(
+    config: SpeechToTextConfig, files: ModelFiles, build: Builder, *, allow_import: bool = False
+) -> nn.Module:
+    """The model of `config`, with its weights. Adapters that can be merged into the weights are merged."""
     config = _with_tokens(config, files)
     weights = load_weights(files.asr_model_file)
-    if has_separate_adapters(weights):
+    adapter: Adapter | None = ADAPTERS.build(config.adapter, config.adapter_conf) if config.use_adapter else None
+    if adapter is not None and has_separate_adapters(weights):
         model = build(config, reads_statistics=False)
-        weights = _with_base(model, weights, config, files)
+        weights = merge_into(_with_base(model, weights, config, files), weights, scale=adapter.scale)
+    elif adapter is not None and not adapter.MERGES:
+        model = build(config, reads_statistics=False)
+        adapter.add_to(model, freezes=False)
+        if model.state_dict().keys() - weights.keys():
+            weights = {**_with_base(model, weights, config, files).state_dict(), **weights}
     else:
         model = build(_with_statistics(config, files, weights), reads_statistics="normalize.mean" not in weights)
     fill_weights(model, weights, files.asr_model_file, files.asr_train_config)
+    if files.adapter is not None:
+        apply_adapter(model, files.adapter, allow_import=allow_import)
     return model
 
 
 def _with_base(
     model: nn.Module, weights: dict[str, Tensor], config: SpeechToTextConfig, files: ModelFiles
-) -> dict[str, Tensor]:
-    """The weights of a file with only the trained parameters, completed from the model that training started from."""
+) -> nn.Module:
+    """Fill the model with the weights that training started from, for a file with only the trained parameters."""
     known = set(weights)
     for entry in config.init_param:
         name, colon, rest = entry.partition(":")
@@ -135,8 +146,7 @@ def _with_base(
             f"{len(missing)} other weights, such as {missing[0]}, are not in the files of init_param in "
             f"{files.asr_train_config}"
         )
-    adapter: Lora = ADAPTERS.build(config.adapter, config.adapter_conf)
-    return merge_into(model, weights, scale=adapter.scale)
+    return model
 
 
 def _number_format(name: str, device: torch.device) -> torch.dtype:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tympan.config.yaml_text import read_mapping, read_yaml
+from tympan.decode.adapter_file import find_adapter
 from tympan.decode.options import ModelFileOptions, read_settings
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
@@ -45,6 +46,8 @@ class ModelFiles:
     ngram_file: Path | None = None
     token_type: str | None = None
     bpemodel: Path | None = None
+    adapter: Path | None = None
+    """Adapters to apply to the model: a file, or a folder that contains it."""
     root: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
@@ -105,6 +108,7 @@ class ModelFiles:
             found[FEATURES_FILE] = features
             statistics = read_mapping(features).get("cmvn")
             found["cmvn"] = None if statistics is None else features.parent / statistics
+        found["adapter"] = None if self.adapter is None else find_adapter(self.adapter)
         return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
     def find(self, path: str) -> Path:

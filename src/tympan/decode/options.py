@@ -160,6 +160,15 @@ class ImportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterOptions:
+    adapter: Path | None = option(
+        None,
+        help="adapters to apply to the model: a file saved with save_strategy adapter_only, or its folder",
+        group=MODEL,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecodeDeviceOptions:
     """One device."""
 
@@ -177,7 +186,7 @@ class PrecisionOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFileOptions(ImportOptions):
+class ModelFileOptions(AdapterOptions, ImportOptions):
     """The files of a model, one by one."""
 
     asr_train_config: Path | None = option(

@@ -13,19 +13,21 @@ import yaml
 from safetensors.torch import save
 from torch import Tensor
 
+from tympan.config.choices import ADAPTERS
 from tympan.config.lm import LmTrainConfig
 from tympan.config.model import MODEL, SpeechToTextConfig
 from tympan.config.option import options_of
 from tympan.config.read import load_training_config
 from tympan.config.train import TrainConfig
 from tympan.config.yaml_text import read_mapping
+from tympan.decode.adapter_file import ADAPTER_FILE, read_adapter
 from tympan.decode.load import filled_model, load_model
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
 from tympan.decode.options import DecodeOptions, merged_options
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
 from tympan.files import read_text
-from tympan.models.adapter import has_separate_adapters
+from tympan.models.adapter import Adapter, has_separate_adapters
 from tympan.models.build import speech_kind
 from tympan.models.inputs import build_inputs
 from tympan.models.pretrained.speech_encoder import HasArchitecture
@@ -120,13 +122,45 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
         config["normalize_conf"] = {**config["normalize_conf"], "stats_file": "feats_stats.npz"}
         if "normalize.mean" not in load_weights(files.asr_model_file):
             shutil.copyfile(files.find(stats), output / "feats_stats.npz")
-    config = _with_architecture(config, training)
+    config = _with_architecture(config, training) | _adapter_options(training, files, allow_import=allow_import)
     _write_yaml(output / CONFIG, config)
     weights = load_weights(files.asr_model_file)
-    if has_separate_adapters(weights):
-        weights = filled_model(training, files, kind.build).state_dict()
+    if training.use_adapter or has_separate_adapters(weights) or files.adapter is not None:
+        weights = filled_model(training, files, kind.build, allow_import=allow_import).state_dict()
     _write_weights(weights, output / "model.safetensors")
     _pack_features(files.asr_train_config.parent, output)
+
+
+def _adapter_options(training: SpeechToTextConfig, files: ModelFiles, *, allow_import: bool) -> dict[str, Any]:
+    """The options of adapters that stay in the packed model, because they can't be merged into the weights."""
+    kept: dict[str, Any] = {}
+    sources: list[TrainConfig] = [training] if training.use_adapter else []
+    if files.adapter is not None:
+        sources.append(read_adapter(files.adapter, allow_import=allow_import)[0])
+    for source in sources:
+        adapter: Adapter = ADAPTERS.build(source.adapter, source.adapter_conf)
+        if not adapter.MERGES and kept:
+            raise UserError(f"{files.adapter}: the model has adapters already, which can't be merged into its weights")
+        if not adapter.MERGES:
+            kept = {"use_adapter": True, "adapter": source.adapter, "adapter_conf": dict(source.adapter_conf)}
+    return kept
+
+
+def pack_adapter(files: ModelFiles, output: Path, *, allow_import: bool = False) -> Path:
+    """Write a folder with only the adapters of a model, for `--adapter`, and their options."""
+    if output.exists() and any(output.iterdir()):
+        raise UserError(f"{output}: not empty; choose another folder for the packed adapters")
+    try:
+        config, weights = read_adapter(files.asr_model_file, allow_import=allow_import)
+    except UserError as error:
+        raise UserError(str(error).replace("--adapter ", "--merge false: ")) from None
+    values = read_mapping(files.asr_train_config)
+    names = ("use_adapter", "adapter", "adapter_conf", "also_train")
+    with atomic_folder(output) as folder:
+        options = _model_options(values, type(config)) | {name: values[name] for name in names if name in values}
+        _write_yaml(folder / CONFIG, options | {"token_list": _tokens(values, files)})
+        _write_weights(weights, folder / ADAPTER_FILE)
+    return output
 
 
 def _with_architecture(config: dict[str, Any], training: SpeechToTextConfig) -> dict[str, Any]:

@@ -55,14 +55,16 @@ class Recognizer:
         device: str = "cpu",
         dtype: str = "float32",
         allow_import: bool = False,
+        adapter: str | os.PathLike[str] | None = None,
         limits: BatchLimits | None = None,
         **options: Any,
     ) -> Recognizer:
         """Load a folder made by `tympan pack`, an experiment directory, or OWNER/NAME on a model hub.
 
-        `options` are fields of DecodeOptions. They override those of the folder.
+        `adapter` is a file or folder of adapters to apply to the model. `options` are fields of DecodeOptions. They
+        override those of the folder.
         """
-        files = find_model(model)
+        files = dataclasses.replace(find_model(model), adapter=None if adapter is None else Path(adapter))
         known = [item.name for item in dataclasses.fields(DecodeOptions)]
         unknown = [name for name in options if name not in known]
         if unknown:

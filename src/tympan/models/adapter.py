@@ -7,8 +7,8 @@ beside it. So the file can also be loaded as a model without adapters. Only the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Annotated, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,23 @@ from tympan.nn.dropout import Dropout
 
 SaveStrategy = Literal["all", "adapter_only", "required_grad_only"]
 _A, _B = ".lora_A", ".lora_B"
+_HOULSBY = ".houlsby_adapter."
+
+
+class Adapter(Protocol):
+    """A kind of adapter, made from `adapter_conf`."""
+
+    MERGES: ClassVar[bool]
+    """Whether the adapters can be merged into the weights of the layers, so that a loaded model has none."""
+    scale: float
+    """Factor of a merged adapter."""
+
+    def add_to(self, model: nn.Module, *, freezes: bool, also_train: Sequence[str] = ()) -> list[str]:
+        """Put adapters into the model, in place; returns the names of the adapted layers.
+
+        `freezes`: only the adapters are trained, and the parameters below the prefixes of `also_train`.
+        """
+        ...
 
 
 class LoraLinear(nn.Linear):
@@ -58,6 +75,8 @@ class LoraEmbedding(nn.Embedding):
 class Lora:
     """The adapter `lora`: its parameters are the keys of `adapter_conf`."""
 
+    MERGES: ClassVar[bool] = True
+
     def __init__(
         self,
         rank: Annotated[int, Range(1, 10000)] = 8,
@@ -72,11 +91,11 @@ class Lora:
         self.target_modules = tuple(target_modules)
         self.bias_type = bias_type
 
-    def add_to(self, model: nn.Module, *, freezes: bool) -> list[str]:
+    def add_to(self, model: nn.Module, *, freezes: bool, also_train: Sequence[str] = ()) -> list[str]:
         """Put adapters into the model, in place; returns the names of the adapted layers.
 
-        `freezes`: only the adapters are trained, and the biases that `bias_type` names. Otherwise, what was trained
-        before is still trained.
+        `freezes`: only the adapters are trained, the biases that `bias_type` names, and the parameters below the
+        prefixes of `also_train`. Otherwise, what was trained before is still trained.
         """
         names = [name for name, _ in model.named_modules() if name.endswith(self.target_modules)]
         if not names:
@@ -84,8 +103,7 @@ class Lora:
         for name in names:
             self._replace(model, name)
         if freezes:
-            for name, parameter in model.named_parameters():
-                parameter.requires_grad_(is_adapter(name))
+            train_only(model, also_train)
         self._free_biases(model)
         return names
 
@@ -115,24 +133,45 @@ class Lora:
                     layer.bias.requires_grad_(True)
 
     def _not_found(self, model: nn.Module) -> str:
-        linear = (name for name, part in model.named_modules() if isinstance(part, nn.Linear))
-        ends = sorted({name.rpartition(".")[2] for name in linear} - {str(index) for index in range(100)})
         wanted = ", ".join(self.target_modules) or "an empty list"
         return (
             f"--adapter_conf target_modules: no layer's name ends in {wanted}; linear layers of this model are named "
-            f"{', '.join(ends)}"
+            f"{', '.join(candidates(model))}"
         )
 
 
-def saved_weights(state: Mapping[str, Tensor], model: nn.Module, strategy: SaveStrategy) -> dict[str, Tensor]:
+def candidates(model: nn.Module) -> list[str]:
+    """Last components of the names of all linear layers, for error messages."""
+    linear = (name for name, part in model.named_modules() if isinstance(part, nn.Linear))
+    return sorted({name.rpartition(".")[2] for name in linear} - {str(index) for index in range(100)})
+
+
+def train_only(model: nn.Module, prefixes: Sequence[str]) -> None:
+    """Freeze every parameter except those of adapters and those whose name starts with a prefix."""
+    names = [name for name, _ in model.named_parameters()]
+    for prefix in prefixes:
+        if not any(_is_below(name, prefix) for name in names):
+            tops = ", ".join(sorted({name.partition(".")[0] for name in names}))
+            raise UserError(f"--also_train {prefix}: no weight has this name or prefix; the model has {tops}")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(is_adapter(name) or any(_is_below(name, prefix) for prefix in prefixes))
+
+
+def _is_below(name: str, prefix: str) -> bool:
+    return name == prefix or name.startswith(f"{prefix}.")
+
+
+def saved_weights(
+    state: Mapping[str, Tensor], model: nn.Module, strategy: SaveStrategy, *, also_train: Sequence[str] = ()
+) -> dict[str, Tensor]:
     """What a saved model holds. `state` is the state dict of `model`; without adapters it is returned as it is.
 
-    `adapter_only` holds the adapters and the biases trained with them. `required_grad_only` holds all trained
-    parameters and all buffers (statistics of batch norms).
+    `adapter_only` holds the adapters, the biases trained with them, and the parameters below `also_train`.
+    `required_grad_only` holds all trained parameters and all buffers (statistics of batch norms).
     """
     adapted = {name: part for name, part in model.named_modules() if isinstance(part, (LoraLinear, LoraEmbedding))}
     result = dict(state)
-    if not adapted:
+    if not any(is_adapter(name) for name in state):
         return result
     for name, part in adapted.items():
         result[f"{name}.weight"] = result[f"{name}.weight"] + _update(part, result, name, part.scale)
@@ -140,7 +179,8 @@ def saved_weights(state: Mapping[str, Tensor], model: nn.Module, strategy: SaveS
         return result
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if strategy == "adapter_only":
-        kept = {name for name in result if is_adapter(name) or (name in trained and name.endswith(".bias"))}
+        others = {name for name in trained if name.endswith(".bias") or any(_is_below(name, p) for p in also_train)}
+        kept = {name for name in result if is_adapter(name)} | others
     else:
         frozen = {name for name, _ in model.named_parameters()} - trained
         kept = result.keys() - frozen
@@ -149,19 +189,19 @@ def saved_weights(state: Mapping[str, Tensor], model: nn.Module, strategy: SaveS
 
 def without_merged_adapters(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The weights of the same model without adapters: leaves out every A and B whose weight includes them already."""
-    merged = {name for name in weights if is_adapter(name) and f"{name.rpartition('.')[0]}.weight" in weights}
+    merged = {name for name in weights if _is_lora(name) and f"{name.rpartition('.')[0]}.weight" in weights}
     return {name: tensor for name, tensor in weights.items() if name not in merged}
 
 
 def has_separate_adapters(weights: Mapping[str, Tensor]) -> bool:
-    """Whether there are adapters whose weight is in another file."""
-    return any(is_adapter(name) for name in without_merged_adapters(weights))
+    """Whether there are LoRA adapters whose weight is in another file."""
+    return any(_is_lora(name) for name in without_merged_adapters(weights))
 
 
 def merge_into(model: nn.Module, weights: Mapping[str, Tensor], *, scale: float) -> dict[str, Tensor]:
     """The weights of `model`, which has no adapters but all base weights, with a file of adapters merged into them."""
     weights = without_merged_adapters(weights)
-    result = {**model.state_dict(), **{name: item for name, item in weights.items() if not is_adapter(name)}}
+    result = {**model.state_dict(), **{name: item for name, item in weights.items() if not _is_lora(name)}}
     for name in [name.removesuffix(_A) for name in weights if name.endswith(_A)]:
         try:
             layer = model.get_submodule(name)
@@ -178,4 +218,8 @@ def _update(layer: nn.Module, weights: Mapping[str, Tensor], name: str, scale: f
 
 def is_adapter(name: str) -> bool:
     """Whether this is the name of a parameter of an adapter."""
+    return _is_lora(name) or _HOULSBY in name
+
+
+def _is_lora(name: str) -> bool:
     return name.endswith((_A, _B))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from tympan.errors import UserError
 from tympan.models.weights import in_own_names, load_weights
@@ -43,7 +44,35 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
     skipped = {*unknown, *misshapen}
     part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
     logging.info("Loaded %d weights from %s, skipped %d", len(weights) - len(skipped), entry, len(skipped))
+    table = match_table(own, weights, misshapen=misshapen)
+    if skipped or len(weights) < len(own):
+        logging.info("Weights of the model%s and of the file:\n%s", f" below {target}" if target else "", table)
     return [f"{target}.{name}" if target else name for name in weights if name not in skipped]
+
+
+def match_table(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, misshapen: Sequence[str] = ()) -> str:
+    """A table of what was loaded: for each part of the model the number of weights loaded, of another shape, and new.
+
+    `only in the file` counts weights that the model does not have.
+    """
+    columns = ("part", "loaded", "other shape", "not in the file", "only in the file")
+    rows: dict[str, list[int]] = {}
+    for name in [*own, *(name for name in weights if name not in own)]:
+        row = rows.setdefault(_part(name), [0, 0, 0, 0])
+        kind = 3 if name not in own else 2 if name not in weights else 1 if name in misshapen else 0
+        row[kind] += 1
+    lines = [columns, *((part, *map(str, row)) for part, row in rows.items())]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    return "\n".join(
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _part(name: str) -> str:
+    """`encoder.encoders.3` of a layer in a list, else the first two components."""
+    parts = name.split(".")[:-1] or name.split(".")
+    number = next((index for index, part in enumerate(parts) if part.isdigit()), 1)
+    return ".".join(parts[: number + 1])
 
 
 def _is_under(name: str, prefix: str) -> bool:

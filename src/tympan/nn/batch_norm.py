@@ -22,10 +22,13 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         super().__init__(channels)
         self.reduce: Callable[[Tensor], Tensor] | None = None
         self.is_updating = True
+        self.keeps_statistics = False
+        """Use the stored statistics in training too, for a layer that is not trained."""
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:  # type: ignore[override]
         """mask: (batch, time), True for valid frames."""
-        mean, variance = self._statistics(x, mask) if self.training else (self.running_mean, self.running_var)
+        is_measured = self.training and not self.keeps_statistics
+        mean, variance = self._statistics(x, mask) if is_measured else (self.running_mean, self.running_var)
         assert mean is not None
         assert variance is not None
         scale = torch.rsqrt(at_least_float32(variance) + self.eps) * self.weight
@@ -65,6 +68,19 @@ class MaskedBatchNorm1d(nn.BatchNorm1d):
         unbiased = torch.where(unbiased.isfinite(), unbiased, self.running_var)
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum.to(self.running_mean.dtype))
         self.running_var.lerp_(unbiased.to(self.running_var.dtype), momentum.to(self.running_var.dtype))
+
+
+def keep_statistics(model: nn.Module) -> list[str]:
+    """Let each batch norm whose weight is not trained use its stored statistics. Returns the names of these layers.
+
+    Otherwise the frozen layers above it would get other inputs in training than after it.
+    """
+    names = []
+    for name, norm in model.named_modules():
+        if isinstance(norm, MaskedBatchNorm1d):
+            norm.keeps_statistics = not norm.weight.requires_grad and not norm.bias.requires_grad
+            names += [name] if norm.keeps_statistics else []
+    return names
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tympan.errors import UserError
+from tympan.models.layers import depth_of, encoder_layers
 from tympan.runtime.device import has_fused_optimizers
 
 Named = list[tuple[str, nn.Parameter]]
@@ -38,20 +39,44 @@ def build_optimizer(
     parameters: Named,
     *,
     without_decay: Iterable[str] = (),
+    lr_factors: Mapping[str, float] | None = None,
 ) -> torch.optim.Optimizer:
-    """Build the optimizer with one parameter group, or with two if some weights have no weight decay."""
+    """Build the optimizer with one parameter group, or with more if weight decay or learning rates differ.
+
+    `lr_factors`: factor of the learning rate of each weight (`layer_factors`).
+    """
     if not parameters:
         raise UserError("--freeze_param freezes every weight of the model: there is nothing to train")
     spared = set(without_decay)
-    decaying = [parameter for name, parameter in parameters if name not in spared]
-    resting = [parameter for name, parameter in parameters if name in spared]
-    groups: list[dict[str, Any]] = [{"params": decaying}]
-    if resting:
-        groups.append({"params": resting, "weight_decay": 0.0})
+    factors = lr_factors or {}
+    found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    for name, parameter in parameters:
+        found.setdefault((factors.get(name, 1.0), name in spared), []).append(parameter)
+    groups: list[dict[str, Any]] = []
+    for (factor, is_spared), members in sorted(found.items(), key=lambda item: (-item[0][0], item[0][1])):
+        group: dict[str, Any] = {"params": members}
+        if factors:
+            group["lr"] = factor * float(conf["lr"])
+        if is_spared:
+            group["weight_decay"] = 0.0
+        groups.append(group)
     try:
         return optim_class(groups, **_with_kernel(optim_class, conf, [parameter for _, parameter in parameters]))
     except (TypeError, ValueError) as error:
         raise UserError(f"optim_conf: {optim_class.__name__} rejects these values: {error}") from error
+
+
+def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
+    """Factor of the learning rate of each weight, for --layer_decay.
+
+    It is 1 for decoder, output layers and the last encoder layer, and `decay` times that of the layer above for each
+    other encoder layer. What is below the first layer has the factor of a further layer.
+    """
+    names = [name for name, _ in model.named_parameters()]
+    layers = encoder_layers(names)
+    if not layers:
+        raise UserError("--layer_decay: the encoder of this model has no list of layers")
+    return {name: decay ** max(len(layers) - depth_of(name, layers), 0) for name in names}
 
 
 def names_without_decay(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -22,9 +22,10 @@ from tympan.config.read import RULES
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
 from tympan.models.abilities import Recomputes
-from tympan.models.adapter import Lora
+from tympan.models.adapter import Adapter
 from tympan.models.init_param import init_from
 from tympan.models.initialize import load_pretrained_parts
+from tympan.nn.batch_norm import keep_statistics
 from tympan.runtime.atomic import atomic_write, remove_leftovers
 from tympan.runtime.comm import Comm, Distributed, Solo
 from tympan.runtime.cpu import FAST_BFLOAT16, has_fast_bfloat16
@@ -51,12 +52,13 @@ from tympan.training.checkpoint import Identity, load_checkpoint, remove_links, 
 from tympan.training.collect_stats import collect_stats
 from tympan.training.data import TrainingData, build_data, build_plain_data, with_joined_lists
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
-from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.training.optimizers import build_optimizer, freeze, layer_factors, names_without_decay
 from tympan.training.preflight import check_run
 from tympan.training.reporter import Done
 from tympan.training.schedulers import build_scheduler
 from tympan.training.task import AnyTask, check_data_names, data_of, start_command
 from tympan.training.trainer import Stopped, Trainer
+from tympan.training.unfreezing import Unfreezing
 from tympan.training.update import Updater, trainable
 from tympan.training.watchers import build_watchers
 from tympan.training.writer import SilentWriter, Writer
@@ -217,6 +219,7 @@ def build_trainer(
         options=config,
         seed=config.seed,
         is_stopping=stop or (lambda: False),
+        start_epoch=_epoch_start(config, model, comm),
     )
     is_resumed = _resume(config, identity, trainer)
     if is_resumed:
@@ -261,6 +264,7 @@ def _open_experiment(
         keep_last=config.keep_last_models,
         averaging_interval=config.nbest_averaging_interval,
         save_strategy=config.save_strategy,
+        also_train=config.also_train,
         watchers=build_watchers(
             config, directory, data.valid, device=device, processes=comm.size, is_resumed=is_resumed, done=done
         ),
@@ -292,7 +296,13 @@ def build_updater(
     masters = MasterWeights([parameter for _, parameter in named], updates=precision.updates)
     moved = [(name, master) for (name, _), master in zip(named, masters.masters, strict=True)]
     spared = names_without_decay(model, **config.exclude_weight_decay_conf) if config.exclude_weight_decay else set()
-    optimizer = build_optimizer(OPTIMIZERS.get_class(config.optim), config.optim_conf, moved, without_decay=spared)
+    optimizer = build_optimizer(
+        OPTIMIZERS.get_class(config.optim),
+        config.optim_conf,
+        moved,
+        without_decay=spared,
+        lr_factors=None if config.layer_decay is None else layer_factors(model, config.layer_decay),
+    )
     scheduler = None
     if config.scheduler is not None:
         scheduler = build_scheduler(config.scheduler, config.scheduler_conf, optimizer)
@@ -309,6 +319,14 @@ def build_updater(
     )
 
 
+def _epoch_start(config: TrainConfig, model: nn.Module, comm: Comm) -> Callable[[int], None]:
+    if config.unfreeze_interval is None:
+        return lambda epoch: None
+    if comm.size > 1 and not config.unused_parameters:
+        raise UserError("--unfreeze_interval with several processes needs --unused_parameters true")
+    return Unfreezing(model, config.unfreeze_interval).start_epoch
+
+
 def _model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) -> nn.Module:
     model = task.build_model(config)
     if is_pretrained:
@@ -319,16 +337,20 @@ def _model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) ->
     if frozen:
         logging.info("%d weights are frozen: %s", len(frozen), ", ".join(config.freeze_param))
     if config.use_adapter:
-        adapter: Lora = ADAPTERS.build(config.adapter, config.adapter_conf)
-        names = adapter.add_to(model, freezes=not config.freeze_param)
+        adapter: Adapter = ADAPTERS.build(config.adapter, config.adapter_conf)
+        names = adapter.add_to(model, freezes=not config.freeze_param, also_train=config.also_train)
         logging.info("%d layers have an adapter (%s): %s", len(names), config.adapter, ", ".join(names))
+    norms = keep_statistics(model)
+    if norms:
+        logging.info("%d frozen batch-norm layers keep their statistics", len(norms))
     return model
 
 
 def _report_size(model: nn.Module) -> None:
     number = sum(parameter.numel() for parameter in model.parameters())
     learning = sum(parameter.numel() for _, parameter in trainable(model))
-    logging.info("model: %s parameters, %s of them trainable", f"{number:,}", f"{learning:,}")
+    share = 100 * learning / max(number, 1)
+    logging.info("model: %s parameters, %s of them trainable (%.2f %%)", f"{number:,}", f"{learning:,}", share)
     logging.debug("%s", model)
 
 

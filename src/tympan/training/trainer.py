@@ -40,7 +40,9 @@ class Trainer:
         options: LoopOptions,
         seed: int = 0,
         is_stopping: Callable[[], bool] = lambda: False,
+        start_epoch: Callable[[int], None] = lambda epoch: None,
     ) -> None:
+        """`start_epoch` is called with the number of each epoch before it is trained, also after a resume."""
         self.updater = updater
         self.train_data = train_data
         self.valid_data = valid_data
@@ -49,6 +51,7 @@ class Trainer:
         self.options = options
         self.seed = seed
         self.is_stopping = is_stopping
+        self.start_epoch = start_epoch
         self.reporter = Reporter()
         self.position = Position(epoch=1, step=0)
         self._part_state: dict[str, Any] | None = None
@@ -86,6 +89,7 @@ class Trainer:
     def train_epoch(self) -> None:
         """Train the rest of the current epoch, from the current step."""
         epoch, start = self.position.epoch, self.position.step
+        self.start_epoch(epoch)
         steps = self.train_data.num_steps(epoch)
         set_all_seeds(self.seed + epoch)
         part = self._part("train", done=start)

@@ -60,6 +60,7 @@ class ExperimentWriter:
         keep_last: int = 1,
         averaging_interval: int = 0,
         save_strategy: SaveStrategy = "all",
+        also_train: Sequence[str] = (),
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.directory = directory
@@ -69,6 +70,7 @@ class ExperimentWriter:
         self.keep_last = keep_last
         self.averaging_interval = averaging_interval
         self.save_strategy: SaveStrategy = save_strategy
+        self.also_train = also_train
         self.watchers = watchers
         self.averaged: list[Path] = []
         """Paths of the averaged models of the finished run."""
@@ -96,7 +98,8 @@ class ExperimentWriter:
         if not is_finite(state):
             logging.error("epoch %d: the model is not saved, because some of its weights are not finite", epoch)
             return
-        save_weights(self.directory / f"{epoch}epoch.pth", saved_weights(state, model, self.save_strategy))
+        weights = saved_weights(state, model, self.save_strategy, also_train=self.also_train)
+        save_weights(self.directory / f"{epoch}epoch.pth", weights)
         improved = link_best(self.directory, reporter, epoch, self.criteria)
         if improved:
             logging.info("The best model has been updated: %s", ", ".join(improved))
