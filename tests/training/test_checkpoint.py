@@ -103,7 +103,7 @@ def test_changes_without_effect_are_told(caplog: pytest.LogCaptureFixture) -> No
     now = {"optim_conf": {"lr": 0.2, "eps": 1.0}, "batch_size": 8, "max_epoch": 5, "resume": True}
     caplog.set_level(logging.INFO)
     report_changes({"options": then, "position": {"epoch": 2, "step": 0}}, replace(IDENTITY, options=now))
-    assert "optim_conf.lr is now 0.2, but the resumed run keeps the value of the checkpoint, 0.1" in caplog.text
+    assert "optim_conf.lr is now 0.2, but this run keeps 0.1 from the checkpoint" in caplog.text
     assert "option changed since the checkpoint: max_epoch: 3 -> 5" in caplog.text
     assert "conf.eps" not in caplog.text
     assert "resume" not in caplog.text

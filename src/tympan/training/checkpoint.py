@@ -165,7 +165,7 @@ def report_changes(content: Mapping[str, Any], identity: Identity) -> None:
     for name, (then, now) in changes.items():
         if name.startswith(STATEFUL):
             logging.warning(
-                "%s is now %r, but the resumed run keeps the value of the checkpoint, %r; to use the new value, "
+                "%s is now %r, but this run keeps %r from the checkpoint; to use the new value, "
                 "start a new run from the weights with --init_param",
                 name, now, then,
             )  # fmt: skip
