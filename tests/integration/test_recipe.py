@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_recipe import DECODE, ROOT, TRAIN, aishell, new_workplace, recipe, steps_run
 
 pytest.importorskip("espeakng_loader", reason="the extra 'demo' makes the corpus of these tests")
@@ -256,6 +257,21 @@ def test_ascend_scripts_want_a_data_path(script: str) -> None:
     done = subprocess.run(["bash", path, "--stage=3"], capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 1
     assert "--data_path=DIRECTORY is required" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["train_full_1p", "train_full_8p"])
+def test_ascend_scripts_without_a_card_name_the_remedy(script: str, tmp_path: Path) -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is an accelerator")
+    path = ROOT / "egs" / "aishell" / "asr1" / "test" / f"{script}.sh"
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    command = ["bash", path, "--stage=-1", f"--data_path={tmp_path}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2, done.stderr
+    assert f"--ngpu {script[-2]}" in done.stderr
+    assert "Use the CPU with --device cpu" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ascend_closing_lines_and_logs(finished: tuple[Path, str], tmp_path: Path) -> None:
