@@ -12,10 +12,12 @@ from torch import nn
 
 from tympan.config.choices import OPTIMIZERS
 from tympan.errors import UserError
-from tympan.models.init_param import init_from
+from tympan.models.init_param import init_from, match_table
 from tympan.runtime.comm import Solo
-from tympan.training.optimizers import build_optimizer, freeze, names_without_decay
+from tympan.training.optimizers import build_optimizer, freeze, layer_factors, names_without_decay
 from tympan.training.reporter import EpochReporter
+from tympan.training.schedulers import WarmupLR
+from tympan.training.unfreezing import Unfreezing
 from tympan.training.update import add_gradient_noise, trainable
 
 
@@ -59,6 +61,61 @@ def test_biases_and_norms_do_not_decay() -> None:
     assert "encoder.after_norm.weight" not in names_without_decay(model, normalization_weight_decay=True)
     optimizer = build_optimizer(torch.optim.AdamW, {"weight_decay": 0.1}, trainable(model), without_decay=spared)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+
+
+def test_the_learning_rate_falls_from_layer_to_layer() -> None:
+    model = small_asr()
+    factors = layer_factors(model, 0.5)
+    assert factors["decoder.output_layer.weight"] == factors["encoder.encoders.1.norm_ff.weight"] == 1.0
+    assert factors["encoder.encoders.0.norm_ff.weight"] == 0.5
+    assert factors["encoder.embed.conv.0.weight"] == 0.25
+    optimizer = build_optimizer(
+        torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.1}, trainable(model),
+        without_decay=names_without_decay(model), lr_factors=factors,
+    )  # fmt: skip
+    WarmupLR(optimizer, warmup_steps=1)
+    rates = {id(parameter): group["lr"] for group in optimizer.param_groups for parameter in group["params"]}
+    for name, parameter in trainable(model):
+        assert rates[id(parameter)] == pytest.approx(0.1 * factors[name])
+    assert {(group["lr"], group["weight_decay"]) for group in optimizer.param_groups} == {
+        (rate, decay) for rate in (0.1, 0.05, 0.025) for decay in (0.1, 0.0)
+    }
+
+
+def test_layers_are_unfrozen_from_the_last_one() -> None:
+    model = small_asr()
+    unfreezing = Unfreezing(model, 2)
+
+    def parts_at(epoch: int) -> set[str]:
+        unfreezing.start_epoch(epoch)
+        return {".".join(name.split(".")[:3]) for name, _ in trainable(model) if name.startswith("encoder.encoders.")}
+
+    assert parts_at(1) == parts_at(2) == set()
+    assert {name.partition(".")[0] for name, _ in trainable(model)} == {"ctc", "decoder"}
+    assert parts_at(3) == {"encoder.encoders.1"}
+    assert parts_at(5) == {"encoder.encoders.0", "encoder.encoders.1"}
+    assert "encoder.embed.conv.0.weight" not in {name for name, _ in trainable(model)}
+    unfreezing.start_epoch(7)
+    assert len(trainable(model)) == len(list(model.parameters()))
+
+
+def test_the_table_of_matches_counts_by_part() -> None:
+    own = {
+        name: torch.zeros(2) for name in ("encoder.encoders.0.a.weight", "encoder.encoders.1.a.weight", "ctc.lo.weight")
+    }
+    found = {
+        "encoder.encoders.0.a.weight": torch.zeros(2),
+        "ctc.lo.weight": torch.zeros(3),
+        "decoder.x.weight": torch.zeros(1),
+    }
+    table = match_table(own, found, misshapen=["ctc.lo.weight"])
+    rows = [line.split() for line in table.splitlines()[1:]]
+    assert rows == [
+        ["encoder.encoders.0", "1", "0", "0", "0"],
+        ["encoder.encoders.1", "0", "0", "1", "0"],
+        ["ctc.lo", "0", "1", "0", "0"],
+        ["decoder.x", "0", "0", "0", "1"],
+    ]
 
 
 def test_the_fused_kernel_is_used_unless_asked_otherwise() -> None:
