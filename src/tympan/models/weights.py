@@ -81,7 +81,7 @@ def fill_weights(
         name for name, tensor in weights.items() if tensor.is_floating_point() and not bool(tensor.isfinite().all())
     ]
     if damaged:
-        raise UserError(f"{weights_path}: contains NaN or infinite values ({_some(sorted(damaged))}); use another file")
+        raise UserError(f"{weights_path}: contains NaN or infinity ({_some(sorted(damaged))}); use another file")
     if missing or extra or shapes:
         lines = [f"{weights_path}: these weights do not match the model in {config_path}:"]
         lines += [f"  missing: {_some(missing)}"] * bool(missing)
