@@ -91,6 +91,18 @@ def test_automatic_loading_that_the_user_asked_for(without_cann: dict[str, str],
     assert "Unset the variable" in done.stderr
 
 
+def test_the_variables_are_set_before_the_package_is_imported(tmp_path: Path) -> None:
+    package = tmp_path / "torch_npu"
+    package.mkdir()
+    code = "import os\nraise ImportError('queue ' + os.environ.get('TASK_QUEUE_ENABLE', 'unset'))\n"
+    (package / "__init__.py").write_text(code, encoding="utf-8")
+    for given, expected in (({}, "queue 1"), ({"TASK_QUEUE_ENABLE": "2"}, "queue 2")):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1", **given}
+        done = run(environment, *_dry_run(tmp_path, "--device", "npu"))
+        assert done.returncode == 2
+        assert expected in done.stderr
+
+
 @pytest.mark.parametrize(("first", "expected"), [("tympan, torch", "0"), ("torch, tympan", "None")])
 def test_importing_tympan_switches_automatic_loading_off_if_torch_is_not_imported(first: str, expected: str) -> None:
     code = f"import os, {first}; print(os.environ.get('TORCH_DEVICE_BACKEND_AUTOLOAD'))"

@@ -66,7 +66,11 @@ class Found:
 
 def find_accelerators() -> Found:
     """Find the accelerators that *_VISIBLE_DEVICES allows. Importing torch_npu registers Ascend devices with torch."""
-    problem = ascend.load() if ascend.is_installed() else None
+    problem = None
+    if ascend.is_installed():
+        # torch_npu reads some of the variables while it is imported
+        prepare_environment("npu", os.environ)
+        problem = ascend.load()
     _load_other_backends()
     if not torch.accelerator.is_available():
         if problem is None and ascend.is_installed():
