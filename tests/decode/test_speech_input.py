@@ -114,5 +114,5 @@ def test_features_that_are_mapped_read_only_give_no_warning() -> None:
 def test_only_what_the_model_offers_can_be_chosen(recipe: FeatureRecipe) -> None:
     listener = recognizer(recipe)
     assert listener.kind.name == "ctc_greedy"
-    with pytest.raises(UserError, match="can't be decoded with search joint; it offers ctc_greedy"):
+    with pytest.raises(UserError, match="can't be decoded with search joint; choose from ctc_greedy"):
         Recognizer(listener.loaded, DecodeOptions(search="joint"))

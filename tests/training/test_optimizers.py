@@ -159,5 +159,5 @@ def test_a_mismatch_is_named_or_skipped(tmp_path: Path) -> None:
         init_from(model, str(path), ignore_mismatch=False)
     init_from(model, str(path), ignore_mismatch=True)
     assert float(model.ctc.ctc_lo.weight.abs().sum()) == 0.0
-    with pytest.raises(UserError, match="no part 'decodr'"):
+    with pytest.raises(UserError, match="no module 'decodr'"):
         init_from(model, f"{path}::decodr", ignore_mismatch=True)
