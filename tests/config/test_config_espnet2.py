@@ -314,6 +314,39 @@ def _targets() -> list[tuple[str, frozenset[str]]]:
     return [(registry.target(name), registry._supplied) for registry in registries for name in registry.names()]
 
 
+LIGHTNING = """\
+encoder: conformer
+lightning_conf:
+    accelerator: gpu
+    precision: bf16-mixed
+    max_epochs: 70
+    accumulate_grad_batches: 2
+    check_val_every_n_epoch: 1
+    gradient_clip_val: 1.0
+    strategy: ddp
+    best_model_criterion:
+    -   - valid/acc
+        - max
+        - 10
+    -   - step
+        - max
+        - 4
+"""
+
+
+def test_options_of_the_lightning_trainer(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(LIGHTNING)
+    argv = ["--config", str(path), "--decoder", "transformer", "--token_list", "[<blank>, <unk>, a, <sos/eos>]"]
+    config = parse_training(AsrTrainConfig, argv, prog="t")
+    assert (config.max_epoch, config.accum_grad, config.grad_clip, config.use_amp) == (70, 2, 1.0, True)
+    assert [list(item) for item in config.best_model_criterion] == [["valid", "acc", "max"]]
+    assert config.keep_nbest_models == [10]
+    path.write_text(LIGHTNING + "    val_check_interval: 1000\n")
+    with pytest.raises(UserError, match=r"a\.yaml:\d+: lightning_conf\.val_check_interval: 1000 has no translation"):
+        parse_training(AsrTrainConfig, argv, prog="t")
+
+
 @pytest.mark.parametrize(("target", "supplied"), _targets(), ids=lambda item: item if isinstance(item, str) else "")
 def test_reading_a_signature_from_source_equals_importing_it(target: str, supplied: frozenset[str]) -> None:
     inspected = signature_from_class(import_class(target), supplied)

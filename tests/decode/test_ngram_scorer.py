@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import yaml
 from tympan.decode.ngram_scorer import NgramFullScorer, NgramPartScorer, load_ngram_scorer
 from tympan.decode.ngram_table import NgramTable
 from tympan.decode.search import Encoded
+from tympan.errors import UserError
 from tympan.text.ngram.arpa_reader import read_arpa
 from tympan.text.ngram.model import NgramModel
 
@@ -167,3 +169,42 @@ def test_states_follow_the_hypotheses(golden: Path) -> None:
     torch.testing.assert_close(some, scores.gather(-1, candidates))
     assert torch.equal(after.context, same.context)
     assert after.keep(torch.tensor([1])).context.shape == (1, 2)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_kenlm_scores_as_the_table_does(golden: Path, is_full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package reads ARPA files as well as its binary files, which only KenLM's build_binary can write."""
+    pytest.importorskip("kenlm")
+    path = golden / "kenlm" / "tiny" / "3gram.arpa"
+    tokens = ["<blank>", "<unk>", *sorted(set((path.parent / "train.txt").read_text().split()))[:12], "<sos/eos>"]
+    eos = len(tokens) - 1
+    ours = load_ngram_scorer(path, tokens, eos=eos, device=CPU, is_full=is_full)
+    monkeypatch.setattr("tympan.decode.ngram_scorer.is_kenlm_binary", lambda _: True)
+    theirs = load_ngram_scorer(path, tokens, eos=eos, device=CPU, is_full=is_full)
+    assert type(theirs).__name__ == ("KenlmFullScorer" if is_full else "KenlmPartScorer")
+    states = [scorer.start(encoded(2), 3) for scorer in (ours, theirs)]
+    generator = torch.Generator().manual_seed(0)
+    last = torch.full((2, 3), eos)
+    for _ in range(6):
+        candidates = {} if is_full else {"candidates": torch.randint(len(tokens), (2, 3, 4), generator=generator)}
+        found = [scorer.step(last, state, **candidates) for scorer, state in zip((ours, theirs), states, strict=True)]
+        torch.testing.assert_close(found[0][0], found[1][0], atol=1e-5, rtol=1e-5)
+        parents = torch.randint(3, (2, 3), generator=generator)
+        states = [state.reorder(parents) for _, state in found]
+        last = torch.randint(2, eos, (2, 3), generator=generator)
+
+
+def test_a_binary_file_of_kenlm_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "4gram.bin"
+    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0")
+    monkeypatch.setitem(sys.modules, "kenlm", None)
+    with pytest.raises(UserError, match="need the package kenlm: pip install"):
+        load_ngram_scorer(path, ["<blank>", "<unk>", "<sos/eos>"], eos=None, device=CPU)
+
+
+def test_a_damaged_binary_file_of_kenlm(tmp_path: Path) -> None:
+    pytest.importorskip("kenlm")
+    path = tmp_path / "4gram.bin"
+    path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
+    with pytest.raises(UserError, match=r"4gram\.bin: KenLM can't read this file"):
+        load_ngram_scorer(path, ["<blank>", "<unk>", "<sos/eos>"], eos=None, device=CPU)

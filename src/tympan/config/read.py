@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from tympan.config.espnet1 import translate_espnet1
 from tympan.config.espnet2 import LACKING, today
+from tympan.config.lightning import translate_lightning
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
 from tympan.config.parse import parse_args, read_layer
@@ -86,8 +87,8 @@ def _refuse_imports(schema: type[Any], layer: Layer) -> None:
 
 
 def _translate(document: Document) -> Document:
-    return today(translate_espnet1(document))
+    return translate_lightning(today(translate_espnet1(document)))
 
 
 RULES = Rules(translate=_translate, lacking=LACKING)
-MODEL_RULES = Rules(translate=today, lacking=LACKING)
+MODEL_RULES = Rules(translate=lambda document: translate_lightning(today(document)), lacking=LACKING)

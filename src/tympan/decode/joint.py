@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from tympan.decode.beam_search import BeamSearch, Full, LengthLimits, Weighted, rank
 from tympan.decode.ctc_prefix import CtcPrefixScorer
 from tympan.decode.ctc_search import CtcPrefixSearch, PrefixState
+from tympan.decode.kenlm_scorer import KenlmFullScorer, KenlmPartScorer
 from tympan.decode.load import LoadedModel
 from tympan.decode.ngram_scorer import NgramFullScorer, NgramPartScorer, load_ngram_scorer
 from tympan.decode.options import DecodeOptions
@@ -25,6 +26,8 @@ from tympan.models.decoder.rnn import RnnDecoder
 from tympan.models.parts import StepDecoder
 from tympan.models.speech_model import HasDecoder
 from tympan.runtime.device import compiles_every_shape, search_device
+
+Ngram = NgramFullScorer | KenlmFullScorer
 
 MAX_SCORES = 32_000_000
 """Maximum number of scores at once (utterances times beams times tokens): 128 MB per scorer in float32."""
@@ -173,7 +176,7 @@ def _decoder(loaded: LoadedModel) -> StepDecoder | None:
     return loaded.model.step_decoder if isinstance(loaded.model, HasDecoder) else None
 
 
-def _ngram(loaded: LoadedModel, options: DecodeOptions) -> NgramFullScorer | None:
+def _ngram(loaded: LoadedModel, options: DecodeOptions) -> Ngram | None:
     if loaded.ngram_file is None or options.ngram_weight == 0:
         return None
     vocabulary = loaded.codec.vocabulary
@@ -186,16 +189,14 @@ def _ngram(loaded: LoadedModel, options: DecodeOptions) -> NgramFullScorer | Non
     )
 
 
-def _full_scorers(
-    loaded: LoadedModel, options: DecodeOptions, ngram: NgramFullScorer | None
-) -> dict[str, Weighted[FullScorer]]:
+def _full_scorers(loaded: LoadedModel, options: DecodeOptions, ngram: Ngram | None) -> dict[str, Weighted[FullScorer]]:
     decoder = _decoder(loaded)
     scorers: dict[str, Weighted[FullScorer]] = {}
     if decoder is not None and options.ctc_weight < 1.0:
         scorers["decoder"] = Weighted(_placed(AttentionScorer(decoder), loaded), 1.0 - options.ctc_weight)
     if loaded.lm is not None and options.lm_weight != 0:
         scorers["lm"] = Weighted(_placed(LmScorer(loaded.lm), loaded), options.lm_weight)
-    if ngram is not None and not isinstance(ngram, NgramPartScorer):
+    if ngram is not None and not isinstance(ngram, NgramPartScorer | KenlmPartScorer):
         scorers["ngram"] = Weighted(ngram, options.ngram_weight)
     if options.penalty != 0:
         scorers["length_bonus"] = Weighted(LengthBonus(loaded.model.vocab_size), options.penalty)
@@ -208,13 +209,13 @@ def _placed(scorer: FullScorer, loaded: LoadedModel) -> FullScorer:
 
 
 def _partial_scorers(
-    loaded: LoadedModel, options: DecodeOptions, ngram: NgramFullScorer | None
+    loaded: LoadedModel, options: DecodeOptions, ngram: Ngram | None
 ) -> dict[str, Weighted[PartialScorer]]:
     scorers: dict[str, Weighted[PartialScorer]] = {}
     if loaded.model.has_ctc and options.ctc_weight > 0:
         ctc = CtcPrefixScorer(blank_id=loaded.model.blank_id, eos=loaded.model.eos)
         scorers["ctc"] = Weighted(ctc, options.ctc_weight)
-    if isinstance(ngram, NgramPartScorer):
+    if isinstance(ngram, NgramPartScorer | KenlmPartScorer):
         scorers["ngram"] = Weighted(ngram, options.ngram_weight)
     return scorers
 

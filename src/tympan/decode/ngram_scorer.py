@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from tympan.decode.kenlm_scorer import KenlmFullScorer, KenlmPartScorer
 from tympan.decode.ngram_table import NgramTable
 from tympan.decode.search import Encoded
 from tympan.nn.beam_state import STATIC, BeamState
-from tympan.text.ngram.load import load_ngram
+from tympan.text.ngram.load import is_kenlm_binary, load_ngram
 from tympan.text.ngram.model import NgramModel
 
 
@@ -74,7 +76,10 @@ def load_ngram_scorer(
     eos: int | None,
     device: torch.device,
     is_full: bool = True,
-) -> NgramFullScorer:
-    """A scorer from an ARPA or binary file."""
+) -> NgramFullScorer | KenlmFullScorer:
+    """A scorer from an ARPA file, Tympan's binary file, or KenLM's."""
+    if is_kenlm_binary(path):
+        scorer = KenlmFullScorer if is_full else KenlmPartScorer
+        return scorer(Path(path), token_list, eos=eos, device=device)
     kind = NgramFullScorer if is_full else NgramPartScorer
     return kind(load_ngram(path), token_list, eos=eos, device=device)

@@ -200,7 +200,7 @@ class ModelFileOptions(AdapterOptions, ImportOptions):
     )
     lm_file: Path | None = option(None, help="weights of the neural language model", group=MODEL)
     ngram_file: Path | None = option(
-        None, help="n-gram language model: an ARPA file, or a binary file of ngram_train", group=MODEL
+        None, help="n-gram language model: an ARPA file, or a binary file of ngram_train or KenLM", group=MODEL
     )
     bpemodel: Path | None = option(None, help="sentencepiece model; null: the one in the config", group=MODEL)
 

@@ -35,6 +35,7 @@ EXTRAS = {
     "transformers": "hf",
     "datasets": "datasets",
     "sacrebleu": "st",
+    "kenlm": "kenlm",
 }
 """Import name -> name of the extra, as in `pip install 'tympan[hub]'`."""
 

@@ -13,6 +13,12 @@ from tympan.text.ngram.model import NgramModel
 _KENLM_MAGIC = b"mmap lm http://kheafield.com/code format version"
 
 
+def is_kenlm_binary(path: str | os.PathLike[str]) -> bool:
+    """Whether KenLM's build_binary wrote this file."""
+    with open_file(path, kind="n-gram model") as stream:
+        return stream.read(len(_KENLM_MAGIC)) == _KENLM_MAGIC
+
+
 def load_ngram(path: str | os.PathLike[str]) -> NgramModel:
     """Load ARPA text, plain or gzip, or Tympan's binary format. The format is detected from the content."""
     with open_file(path, kind="n-gram model") as stream:
