@@ -36,6 +36,7 @@ from tympan.data.shapes import read_shapes
 from tympan.data.table import Table, _read_cache, _write_cache
 from tympan.data.validate import validate
 from tympan.decode.journal import Journal, Result
+from tympan.decode.load import _with_tokens
 from tympan.decode.model_files import ModelFiles, find_model
 from tympan.decode.options import read_settings
 from tympan.decode.pack import pack_model
@@ -253,7 +254,8 @@ def are_finite(state: dict[str, torch.Tensor]) -> bool:
 
 
 def build_config(path: Path) -> Any:
-    return build_asr_model(load_training_config(AsrTrainConfig, path))
+    config = load_training_config(AsrTrainConfig, path)
+    return build_asr_model(_with_tokens(config, ModelFiles(path, path.parent / "model.pth")))
 
 
 def packed_config(folder: Path) -> Path:

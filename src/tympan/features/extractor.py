@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import yaml
@@ -21,6 +22,7 @@ from tympan.features.deltas import add_deltas
 from tympan.features.fbank import FbankOptions, FrameOptions, MfccOptions, fbank, mfcc
 from tympan.features.pitch import PitchOptions, pitch
 from tympan.features.pitch_post import PitchPostOptions, process_pitch
+from tympan.files import explained
 from tympan.runtime.atomic import atomic_write
 
 FeatsType = Literal["fbank_pitch", "fbank", "mfcc"]
@@ -137,6 +139,11 @@ def load_options(path: str | os.PathLike[str]) -> FeatureOptions:
     content = read_mapping(Path(path))
     if "feats_type" not in content:
         raise UserError(f"{place}: expected a mapping with feats_type, fs, fbank and pitch")
+    with explained(place, "the options of stored features"):
+        return _options_of(content, place)
+
+
+def _options_of(content: Mapping[str, Any], place: str) -> FeatureOptions:
     feats_type = content["feats_type"]
     rate = {"sample_frequency": content["fs"]} if content.get("fs") else {}
     frame = {**rate, **(content.get("fbank") or {})}

@@ -29,6 +29,7 @@ SILENT_S = 90.0
 LONG_SILENT_S = 600.0
 """If the last heartbeat is older than this, the holder has ended: clocks of hosts do not differ that much."""
 _POLL_S = 1.0
+_MOST_PID = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -127,9 +128,10 @@ def _heartbeat(path: Path) -> float:
 def _read(stream: TextIO) -> Holder | None:
     stream.seek(0)
     try:
-        return Holder(**json.loads(stream.read(4096)))
-    except (ValueError, TypeError):
+        holder = Holder(**json.loads(stream.read(4096)))
+    except (ValueError, TypeError, RecursionError):  # damaged
         return None
+    return holder if isinstance(holder.pid, int) and 0 < holder.pid < _MOST_PID else None
 
 
 def _taken(path: Path, holder: Holder | None, advice: str) -> UserError:
