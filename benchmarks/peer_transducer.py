@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from espnet2.asr.transducer.beam_search_transducer import BeamSearchTransducer
 from espnet2.asr.transducer.rnnt_multi_blank.rnnt_multi_blank import RNNTLossNumba
+from espnet2.lm.seq_rnn_lm import SequentialRNNLM
 from espnet2.tasks.asr import ASRTask
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,8 +68,16 @@ def reference(case: str) -> dict[str, Any]:
         found["nbest"] = {"mbg": [multi_blank(model, out) for out in encoded]}
     else:
         found["losses"] = [losses(model, index, text) for index, text in enumerate(cases.TEXTS)]
-        found["nbest"] = {name: [nbest(model, out, name) for out in encoded] for name in cases.SEARCHES}
+        found["nbest"] = {"greedy": [nbest(model, out, "greedy") for out in encoded]}
+        found["beams"] = beams(model, case)
     return found
+
+
+def beams(model: torch.nn.Module, case: str) -> dict[str, Any]:
+    """N-best lists of the beam searches, with other weights."""
+    cases.fill_for_beams(model)
+    memories = cases.memories(model)
+    return {name: [nbest(model, out, name) for out in memories] for name in cases.BEAM_SEARCHES[case]}
 
 
 def losses(model: torch.nn.Module, audio: int, text: list[int]) -> dict[str, float]:
@@ -87,7 +96,13 @@ def joint(model: torch.nn.Module, encoded: torch.Tensor, text: list[int]) -> lis
 
 
 def nbest(model: torch.nn.Module, encoded: torch.Tensor, name: str) -> list[dict[str, Any]]:
-    search = BeamSearchTransducer(decoder=model.decoder, joint_network=model.joint_network, **cases.SEARCHES[name])
+    lm = None
+    if name.startswith("lm_"):
+        lm = SequentialRNNLM(model.vocab_size, **cases.LM).eval()
+        cases.fill_lm(lm)
+    search = BeamSearchTransducer(
+        decoder=model.decoder, joint_network=model.joint_network, lm=lm, **cases.SEARCHES[name]
+    )
     return [{"yseq": [int(t) for t in h.yseq[1:]], "score": float(h.score)} for h in search(encoded)]
 
 

@@ -39,6 +39,11 @@ SEARCHES = Registry(
         "lexicon": "tympan.decode.search:LEXICON",
         "mask_ctc": "tympan.decode.mask_ctc_kind:MASK_CTC",
         "transducer_greedy": "tympan.decode.transducer_kinds:GREEDY",
+        "transducer_default": "tympan.decode.transducer_kinds:DEFAULT",
+        "transducer_tsd": "tympan.decode.transducer_kinds:TSD",
+        "transducer_alsd": "tympan.decode.transducer_kinds:ALSD",
+        "transducer_nsc": "tympan.decode.transducer_kinds:NSC",
+        "transducer_maes": "tympan.decode.transducer_kinds:MAES",
     },
 )
 """Module and name of each `SearchKind`. It is imported when it is chosen, and for the help."""
@@ -84,6 +89,8 @@ class Ended:
     """Score of each scorer, before weighting."""
     words: tuple[tuple[str, int], ...] | None = None
     """Words with the number of tokens of each, from searches with a lexicon."""
+    spans: tuple[tuple[int, int, float], ...] | None = None
+    """First frame, frame after the last, and probability of each token, where the search knows them."""
     is_ended_twice: bool = False
     """True if it ended by itself in the last step. There ESPnet2 appends a second eos, and its length counts both."""
 

@@ -91,7 +91,16 @@ class TransducerModel(nn.Module):
     greedy search.
     """
 
-    searches: tuple[str, ...] = ("transducer_greedy", "ctc_greedy", "ctc_prefix")
+    searches: tuple[str, ...] = (
+        "transducer_greedy",
+        "transducer_default",
+        "transducer_tsd",
+        "transducer_alsd",
+        "transducer_nsc",
+        "transducer_maes",
+        "ctc_greedy",
+        "ctc_prefix",
+    )
 
     def __init__(
         self,

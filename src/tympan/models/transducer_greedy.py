@@ -47,6 +47,14 @@ class TransducerParts:
         """Of tokens and blanks: (..., V) in at least float32."""
         return self.outputs(frames, predictions)[0]
 
+    def internal_lm(self, predictions: Tensor) -> Tensor:
+        """log P(next token) (..., V) for an encoder output of zero; 0 for blanks, which are left out."""
+        silence = predictions.new_zeros(self.joint.lin_enc.in_features)
+        logits = at_least_float32(self.joint(self.joint.project_frames(silence), predictions))
+        logits = logits[..., : self.joint.vocab_size].clone()
+        logits[..., list(self.durations)] = float("-inf")
+        return logits.log_softmax(-1).masked_fill(logits == float("-inf"), 0.0)
+
     def outputs(self, frames: Tensor, predictions: Tensor) -> tuple[Tensor, Tensor]:
         """Log probabilities of tokens and blanks (..., V), and of durations (..., D), 0 of them for plain ones."""
         logits = at_least_float32(self.joint(frames, predictions))
