@@ -18,7 +18,7 @@ from tympan.errors import UserError
     [
         (
             {"search": "beam"},
-            "there is no search 'beam'. Known: joint, ctc_greedy, ctc_prefix, rescore, lexicon, transducer_greedy;",
+            "there is no search 'beam'. Known: joint, ctc_greedy, ctc_prefix, rescore, lexicon,",
         ),
         ({"search": "ctc_gredy"}, "Did you mean 'ctc_greedy'?"),
         ({"ngram_scorer": "ful"}, "ngram_scorer expects full | part, found 'ful' (text). Did you mean 'full'?"),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tympan.decode.search import Encoded
 from tympan.errors import UserError
+from tympan.models.abilities import AlignsText
 from tympan.text.codec import WORD_START, TextCodec
 from tympan.text.phonemes import PhonemeTokenizer
 
@@ -163,12 +164,33 @@ def align_segments(
         blank_id=column[blank_id],
     )
 
+    return _timed(aligned, starts, frame_shift_s)
+
+
+def align_segments_by_model(
+    model: AlignsText, segments: Iterable[tuple[float, Encoded]], text: Sequence[int], *, frame_shift_s: float
+) -> TimedAlignment:
+    """`align_segments` for a model with an alignment of its own."""
+    parts, starts = [], []
+    for start_s, encoded in segments:
+        parts.append(encoded.memory[0])
+        starts += [(start_s, frame) for frame in range(len(parts[-1]))]
+    found = model.align_text(torch.cat(parts), text)
+    aligned = None if found is None else Aligned(aligned_tokens(found.spans), found.log_prob)
+    return _timed(aligned, starts, frame_shift_s)
+
+
+def aligned_tokens(spans: Iterable[tuple[int, int, float]]) -> list[AlignedToken]:
+    return [AlignedToken(start=start, end=end, confidence=confidence) for start, end, confidence in spans]
+
+
+def _timed(aligned: Aligned | None, starts: Sequence[tuple[float, int]], frame_shift_s: float) -> TimedAlignment:
     def seconds(frame: int, *, is_end: bool) -> float:
         start_s, within = starts[frame]
         return round(start_s + (within + is_end) * frame_shift_s, 3)
 
     times = tuple(
-        (seconds(token.start, is_end=False), seconds(token.end - 1, is_end=True))
+        (seconds(token.start, is_end=False), seconds(min(token.end, len(starts)) - 1, is_end=True))
         for token in (aligned.tokens if aligned is not None else [])
     )
     return TimedAlignment(aligned, times, len(starts))

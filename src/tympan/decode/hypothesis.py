@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Hypothesis:
     """One transcript of a recording. `recognizer(audio)` returns the best one, `recognizer(audio, nbest=5)` a list.
 
-    Times and confidences need a model with CTC, and only the best hypothesis has them.
+    Times and confidences need a model with CTC, and only the best hypothesis has them. Those of a transducer's searches
+    are the frames and probabilities with which its tokens were emitted, and every hypothesis has them.
     """
 
     text: str
@@ -33,7 +34,7 @@ class Hypothesis:
     times: tuple[tuple[float, float], ...] | None = None
     """Start and end of each token in seconds from the beginning of the recording."""
     token_confidences: tuple[float, ...] | None = None
-    """The highest CTC posterior of each token in its frames, 0 to 1."""
+    """The highest CTC posterior of each token in its frames, or its probability in a transducer's search, 0 to 1."""
     words: tuple[tuple[str, int], ...] | None = None
     """Words with the number of tokens of each, where tokens are phones of a lexicon."""
     space_symbol: str = SPACE

@@ -24,6 +24,7 @@ from tympan.config.registry import is_import
 from tympan.config.resolve import Conflict, Layer, Rules, resolve
 from tympan.config.signature import REQUIRED
 from tympan.decode.search import SEARCHES, SearchKind, find_search
+from tympan.decode.transducer_kinds import from_transducer_conf
 from tympan.errors import UserError
 
 SEARCH, MODEL, WORK = "search", "model", "computation"
@@ -117,6 +118,18 @@ class DecodeOptions(SearchOptions):
     """All options that the hypotheses depend on, besides the model: the contents of decode.yaml."""
 
     nbest: int = option(1, help="number of hypotheses per utterance to write", group=SEARCH, least=1)
+    transducer_conf: dict[str, Any] | None = option(
+        None, help="search and search_conf of a transducer in ESPnet2's form: search_type and its options", group=SEARCH
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.transducer_conf is None:
+            return
+        if self.search is not None:
+            raise UserError("transducer_conf and search exclude each other: give search_conf instead")
+        for name, value in {**from_transducer_conf(self.transducer_conf), "transducer_conf": None}.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +274,6 @@ class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
     streaming: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
-    transducer_conf: dict[str, Any] | None = not_yet(None, instead="use --search transducer_greedy and --search_conf")
     time_sync: bool = not_yet(False, instead="use --search ctc_prefix or rescore")
     lang_prompt_token: str | None = not_yet(None, instead="leave it out")
     nlp_prompt_token: str | None = not_yet(None, instead="leave it out")
@@ -324,7 +336,11 @@ def read_settings(path: Path) -> dict[str, Any]:
     """The checked options of the decode.yaml in a model's folder. Errors name file and line."""
     layer = read_layer(path, RULES)
     options = resolve(DecodeOptions, [layer], rules=RULES)
-    return {name: getattr(options, name) for name in layer.values}
+    # transducer_conf becomes search and search_conf
+    names = dict.fromkeys(
+        [*layer.values, "search", "search_conf", "nbest"] if "transducer_conf" in layer.values else layer.values
+    )
+    return {name: getattr(options, name) for name in names if name != "transducer_conf"}
 
 
 def read_decode_config(path: Path) -> DecodeOptions:
@@ -357,7 +373,7 @@ def part_of(options: Any, schema: type[Options]) -> Options:
 
 def unused_options(kind: SearchKind, given: set[str]) -> str | None:
     """A message about given options that this search does not use."""
-    known = [name for name in options_of(DecodeOptions) if name not in ("search", "search_conf")]
+    known = [name for name in options_of(DecodeOptions) if name not in ("search", "search_conf", "transducer_conf")]
     # The error message of search lexicon asks for lm_weight 0, so it is allowed.
     ignored = () if kind.takes_lm else ("lm_weight",)
     unused = [name for name in known if name in given and name not in (*kind.uses, *ignored)]

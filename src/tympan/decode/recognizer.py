@@ -16,7 +16,16 @@ import torch
 from tympan.data.audio import Audio, read_audio, resample
 from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import MAX_CHANNELS
-from tympan.decode.alignment import Aligned, AlignedToken, GivenText, align_segments, align_tokens, read_given_text
+from tympan.decode.alignment import (
+    Aligned,
+    AlignedToken,
+    GivenText,
+    align_segments,
+    align_segments_by_model,
+    align_tokens,
+    aligned_tokens,
+    read_given_text,
+)
 from tympan.decode.encode import encode_batch
 from tympan.decode.hypothesis import Encoding, Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
@@ -26,6 +35,7 @@ from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
 from tympan.errors import UserError
+from tympan.models.abilities import AlignsText
 from tympan.models.build import speech_kind
 from tympan.runtime.device import named_device
 from tympan.text.tokenizer import SPACE
@@ -200,7 +210,8 @@ class Recognizer:
         """
         samples = audio if isinstance(audio, np.ndarray) else self.read(audio)
         given = self.given_text(text)
-        if not self.loaded.model.has_ctc:
+        model = self.loaded.model
+        if not model.has_ctc and not isinstance(model, AlignsText):
             raise UserError("alignment needs CTC, but this model was trained without it (ctc_weight 0)")
         self.check_length(samples)
         shift = self.loaded.input.frame_shift_s
@@ -214,14 +225,18 @@ class Recognizer:
             (segment.start_s, self.encode_batch([take_segment(segment, samples, self.rate)]))
             for segment in self.cut(samples)
         )
-        found = align_segments(segments, given.ids, blank_id=self.loaded.model.blank_id, frame_shift_s=shift)
+        if isinstance(model, AlignsText):
+            scorer, found = "transducer", align_segments_by_model(model, segments, given.ids, frame_shift_s=shift)
+        else:
+            scorer = "ctc"
+            found = align_segments(segments, given.ids, blank_id=model.blank_id, frame_shift_s=shift)
         if found.aligned is None:
             raise UserError(
                 f"the text has {len(given.ids)} tokens, too many to align with the {found.frames} encoder frames of "
                 f"the recording"
             )
         log_prob = found.aligned.log_prob
-        ended = Ended(given.ids, log_prob, {"ctc": log_prob}, words=given.words)
+        ended = Ended(given.ids, log_prob, {scorer: log_prob}, words=given.words)
         hypothesis = self._hypothesis(ended, found.aligned)
         return dataclasses.replace(hypothesis, text=given.text, tokens=given.tokens, times=found.times)
 
@@ -303,15 +318,17 @@ class Recognizer:
             raise UserError(
                 "the scores are nan or inf, so there is no hypothesis. Check the weights, or try --dtype float32"
             )
-        best = [hypotheses[0].token_ids for hypotheses in found]
+        aligned = self._align(encoded, [hypotheses[0] for hypotheses in found])
         return [
-            [self._hypothesis(ended, aligned if rank == 0 else None) for rank, ended in enumerate(hypotheses)]
-            for hypotheses, aligned in zip(found, self._align(encoded, best), strict=True)
+            [self._hypothesis(ended, best if rank == 0 else _own_alignment(ended)) for rank, ended in enumerate(ranked)]
+            for ranked, best in zip(found, aligned, strict=True)
         ]
 
-    def _align(self, encoded: Encoded, texts: Sequence[Sequence[int]]) -> Sequence[Aligned | None]:
-        if encoded.log_probs is None:
-            return [None] * len(texts)
+    def _align(self, encoded: Encoded, found: Sequence[Ended]) -> Sequence[Aligned | None]:
+        """By the search itself if it knows the frames of its tokens, otherwise by CTC."""
+        if encoded.log_probs is None or all(ended.spans is not None for ended in found):
+            return [_own_alignment(ended) for ended in found]
+        texts = [ended.token_ids for ended in found]
         return align_tokens(encoded.log_probs, encoded.lengths, texts, blank_id=self.loaded.model.blank_id)
 
     def _hypothesis(self, ended: Ended, aligned: Aligned | None) -> Hypothesis:
@@ -333,7 +350,7 @@ class Recognizer:
     def _silence(self) -> Hypothesis:
         """The hypothesis of the search before the first frame."""
         (nothing,) = self.search.partial(self.search.start(1))
-        aligned = Aligned([], 0.0) if self.loaded.model.has_ctc else None
+        aligned = Aligned([], 0.0) if self.loaded.model.has_ctc else _own_alignment(nothing)
         return self._hypothesis(dataclasses.replace(nothing, score=0.0, scores={}), aligned)
 
     def _joined(self, parts: Sequence[tuple[Segment, list[Hypothesis]]]) -> list[Hypothesis]:
@@ -341,6 +358,10 @@ class Recognizer:
             return parts[0][1]
         best = [(segment, hypotheses[0]) for segment, hypotheses in parts]
         return [join_hypotheses(best, separator=self.loaded.codec.separator)]
+
+
+def _own_alignment(ended: Ended) -> Aligned | None:
+    return None if ended.spans is None else Aligned(aligned_tokens(ended.spans), ended.score)
 
 
 def _is_silence(speech: np.ndarray) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from tympan.models.parts import Recomputes
 
-__all__ = ["CollectsFeatures", "PlotsAttention", "Recomputes", "TrainsCtc"]
+__all__ = ["AlignsText", "CollectsFeatures", "PlotsAttention", "Recomputes", "TextAlignment", "TrainsCtc"]
 
 
 @runtime_checkable
@@ -38,4 +40,21 @@ class TrainsCtc(Protocol):
 
     def output_lengths(self, lengths: Tensor, /) -> Tensor:
         """Number of encoder frames for a number of samples or feature frames."""
+        ...
+
+
+@dataclass(frozen=True)
+class TextAlignment:
+    """The best alignment of a text: first frame, frame after the last, and probability of each token."""
+
+    spans: tuple[tuple[int, int, float], ...]
+    log_prob: float
+
+
+@runtime_checkable
+class AlignsText(Protocol):
+    """A model that aligns a text by other means than CTC."""
+
+    def align_text(self, out: Tensor, text: Sequence[int], /) -> TextAlignment | None:
+        """For encoder output (frames, size) and token ids; None if the text does not fit into the frames."""
         ...

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from tympan.config import choices
 from tympan.config.range import Range
 from tympan.errors import UserError
+from tympan.models.abilities import TextAlignment
 from tympan.models.attention import Text, attention_kept, attention_loss
 from tympan.models.ctc import Ctc
 from tympan.models.ctc_terms import ctc_terms
@@ -41,7 +42,7 @@ from tympan.models.parts import (
 )
 from tympan.models.transducer_greedy import TransducerParts, greedy_accept, greedy_start
 from tympan.models.transducer_lattice import Lattice
-from tympan.models.transducer_loss import transducer_loss
+from tympan.models.transducer_loss import transducer_loss, transducer_scores
 from tympan.models.transducer_pruned import SimpleJoint, likely_band, simple_loss
 
 if TYPE_CHECKING:
@@ -306,6 +307,35 @@ class TransducerModel(nn.Module):
         if self.is_conditioned:
             return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
         return self.encoder(features, lengths)
+
+    @torch.inference_mode()
+    def align_text(self, out: Tensor, text: Sequence[int]) -> TextAlignment | None:
+        """The best path through the lattice of encoder output (frames, size) and token ids."""
+        from tympan.models.transducer_recursion import best_paths  # imports numba
+
+        ids = torch.tensor([text], dtype=torch.long, device=out.device)
+        lattice = Lattice.of(torch.tensor([len(out)], device=out.device), torch.tensor([len(text)], device=out.device))
+        before = nn.functional.pad(ids, (1, 0), value=self.blank_id)
+        joint, durations = self.joint_network, self.joint_network.durations
+        scores, arcs = transducer_scores(
+            joint,
+            joint.project_frames(out.unsqueeze(0)),
+            joint.project_predictions(self.decoder(before)),
+            lattice,
+            ids,
+            blanks=[(self.blank_id, 1), *self.big_blanks],
+            durations=durations,
+        )
+        total, taken = best_paths(scores, lattice, arcs)
+        if not bool(total.isfinite()):
+            return None
+        emits = taken >= len(arcs.blanks)
+        arc = taken[emits]
+        start = lattice.frame.cpu()[emits]
+        end = start + torch.tensor(arcs.tokens)[arc - len(arcs.blanks)].clamp(min=1)
+        probability = scores.cpu()[emits].gather(1, arc.unsqueeze(1)).squeeze(1).exp().clamp(max=1.0)
+        spans = zip(start.tolist(), end.tolist(), probability.tolist(), strict=True)
+        return TextAlignment(tuple(spans), float(total))
 
     @property
     def has_ctc(self) -> bool:
