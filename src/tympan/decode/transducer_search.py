@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from tympan.decode.load import LoadedModel
-from tympan.decode.ngram_scorer import load_ngram_scorer
+from tympan.decode.ngram_scorer import NgramFullScorer, load_ngram_scorer
 from tympan.decode.options import DecodeOptions
 from tympan.decode.search import Encoded, Ended
 from tympan.decode.transducer_beam_search import AlignmentLengthSearch, FrameBeamSearch
@@ -152,6 +152,10 @@ def _scorers(
         ngram = load_ngram_scorer(
             loaded.ngram_file, loaded.codec.vocabulary.tokens, eos=None, device=loaded.device, is_full=True
         )
+        if not isinstance(ngram, NgramFullScorer):
+            raise UserError(
+                "searches of transducers take an n-gram as an ARPA file or Tympan's binary file, not KenLM's"
+            )
         scorers["ngram"] = (NgramText(ngram), options.ngram_weight)
     if ilm_weight != 0:
         scorers["ilm"] = (InternalLm(parts), -ilm_weight)
