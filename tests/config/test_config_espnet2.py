@@ -85,7 +85,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--batch-size", "3"], "option names are written with '_'. Use '--batch_size'"),
         (["--optim", "adamm"], "there is no optim 'adamm'. Did you mean 'adam'?"),
         (["--optim", "lamb"], "install torch_optimizer and use 'torch_optimizer:Lamb'"),
-        (["--encoder", "whisper"], "ESPnet2's encoder 'whisper' is not supported; use 'conformer'"),
+        (["--encoder", "longformer"], "ESPnet2's encoder 'longformer' is not supported; use 'conformer'"),
         (["--frontend", "espnet_ssl"], "ESPnet2's frontend 'espnet_ssl' is not supported; use 'default'"),
         (["--decoder", "s4"], "ESPnet2's decoder 's4' is not supported; use 'transformer', 'rnn' or 'transducer'"),
         (["--use_deepspeed", "true"], "this option of ESPnet2 is not supported; use --fsdp true"),

@@ -18,8 +18,9 @@ FRONTENDS = Registry(
         "s3prl": "tympan.models.pretrained.s3prl:S3prlFrontend",
         "huggingface": "tympan.models.pretrained.huggingface:HuggingFaceFrontend",
         "fused": "tympan.models.pretrained.fused:FusedFrontends",
+        "whisper": "tympan.models.pretrained.whisper_encoder:WhisperFrontend",
     },
-    not_yet=dict.fromkeys(("espnet_ssl", "whisper", "wav2vec_cnn"), _NO_FRONTEND),
+    not_yet=dict.fromkeys(("espnet_ssl", "wav2vec_cnn"), _NO_FRONTEND),
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(
@@ -50,6 +51,7 @@ ENCODERS = Registry(
         "lightweight_conv2d": "tympan.models.encoder.convolution:LightweightConv2dEncoder",
         "dynamic_conv": "tympan.models.encoder.convolution:DynamicConvEncoder",
         "dynamic_conv2d": "tympan.models.encoder.convolution:DynamicConv2dEncoder",
+        "whisper": "tympan.models.pretrained.whisper_encoder:WhisperEncoder",
     },
     supplied=["input_size"],
     not_yet=dict.fromkeys(
@@ -60,13 +62,14 @@ ENCODERS = Registry(
             "hubert_pretrain",
             "torchaudiohubert",
             "longformer",
-            "whisper",
             "avhubert",
             "beats",
         ),
         _NO_ENCODER,
     ),
 )
+AUDIO_ENCODERS = ("whisper",)
+"""Encoders that take audio, without a frontend and without normalization."""
 POSTENCODERS = Registry(
     "postencoder",
     {},
@@ -84,12 +87,12 @@ DECODERS = Registry(
         "mlm": "tympan.models.decoder.mlm:MlmDecoder",
         "transducer": "tympan.models.decoder.prediction:RnnPrediction",
         "stateless": "tympan.models.decoder.prediction:StatelessPrediction",
+        "whisper": "tympan.models.pretrained.whisper_decoder:WhisperDecoder",
     },
     supplied=["vocab_size", "encoder_output_size"],
     not_yet=dict.fromkeys(
         (
             "transformer_md",
-            "whisper",
             "hugging_face_transformers",
             "s4",
             "linear_decoder",
@@ -97,6 +100,8 @@ DECODERS = Registry(
         _NO_DECODER,
     ),
 )
+PRETRAINED_DECODERS = ("whisper",)
+"""Decoders that somebody else trained."""
 TRANSDUCER_DECODERS = ("transducer", "stateless")
 """Those that are prediction networks: they make the model a transducer."""
 JOINT_NETWORKS = Registry(
@@ -133,6 +138,7 @@ ASR_MODELS = Registry(
         "decoder",
         "ctc",
         "joint_network",
+        "prompt",
     ],
     ranges=_MODEL_RANGES,
     not_yet={"pit_espnet": "use 'espnet', the hybrid CTC/attention model"},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from tympan.config.choices import (
+    AUDIO_ENCODERS,
     CTCS,
     DECODERS,
     ENCODERS,
@@ -70,6 +71,11 @@ class SpeechModelOptions:
     postencoder_conf: dict[str, Any] = conf_of("postencoder", help="parameters of --postencoder", group=MODEL)
     decoder: str | None = choice(DECODERS, None, help="attention decoder; null: CTC only", group=MODEL)
     decoder_conf: dict[str, Any] = conf_of("decoder", help="parameters of --decoder", group=MODEL)
+
+    @property
+    def takes_audio(self) -> bool:
+        """Whether the model's input is audio, not stored features. ESPnet2 writes input_size 1 for some encoders."""
+        return self.input_size is None or self.encoder in AUDIO_ENCODERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +155,12 @@ class SpeechToTextConfig(TextOptions, SpeechTrainConfig):
 
 def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:
     """Find conflicts between the options of a model with speech input."""
-    if values["frontend"] is None and values["input_size"] is None:
+    takes_audio = values["encoder"] in AUDIO_ENCODERS
+    for name in ("frontend", "specaug", "normalize", "preencoder") if takes_audio else ():
+        if values[name] is not None:
+            text = f"must be null, because the encoder {values['encoder']} takes audio, found {values[name]}"
+            yield Conflict((name, "encoder"), text)
+    if values["frontend"] is None and values["input_size"] is None and not takes_audio:
         text = "is null, so --input_size must give the dimension of the stored features"
         yield Conflict(("frontend", "input_size"), text)
     gains = values["volume_perturb"]

@@ -53,7 +53,15 @@ def load_training_config(schema: type[Config], path: str | Path, *, allow_import
     unless allowed. Unknown training options (of another toolkit or version) give a warning, because they don't change
     the model; unknown options of the model are errors.
     """
-    layer = read_layer(Path(path), MODEL_RULES)
+    return _training_config(schema, read_layer(Path(path), MODEL_RULES), allow_import=allow_import)
+
+
+def training_config_of(schema: type[Config], values: Mapping[str, Any], source: object) -> Config:
+    """The configuration of a trained model with these values. `source` is named in error messages."""
+    return _training_config(schema, Layer(dict(values), lambda path: f"{source}: {'.'.join(path)}"), allow_import=False)
+
+
+def _training_config(schema: type[Config], layer: Layer, *, allow_import: bool) -> Config:
     if not allow_import:
         _refuse_imports(schema, layer)
     try:

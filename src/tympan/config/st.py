@@ -142,6 +142,9 @@ class StTrainConfig(SpeechToTextConfig):
         yield from TrainConfig.conflicts(values)
         yield from check_speech_model(values)
         yield from check_text(values)
+        for name in ("token_type", "src_token_type"):
+            if values[name].startswith("whisper"):
+                yield Conflict((name,), f"is {values[name]}: Whisper's tokens are for speech recognition only; use bpe")
         for name in ("decoder", "extra_asr_decoder", "extra_mt_decoder"):
             if values[name] in TRANSDUCER_DECODERS:
                 yield Conflict((name,), f"is {values[name]}: transducers are for speech recognition (asr_train) only")

@@ -11,10 +11,8 @@ from tympan.config.resolve import Conflict
 
 TEXT = "text"
 
-TokenType = Literal["bpe", "char", "word", "phn"]
-OTHER_TOKENS = dict.fromkeys(
-    ("hugging_face", "whisper_en", "whisper_multilingual"), "use 'bpe', 'char', 'word' or 'phn'"
-)
+TokenType = Literal["bpe", "char", "word", "phn", "whisper_en", "whisper_multilingual"]
+OTHER_TOKENS = {"hugging_face": "use 'bpe', 'char', 'word' or 'phn'"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +26,11 @@ class TextOptions:
         True, help="tokenize text and augment audio; false: the text files contain token ids", group=TEXT
     )
     token_type: TokenType = option("bpe", help="token type", group=TEXT, not_yet_values=OTHER_TOKENS)
-    bpemodel: str | None = option(None, help="sentencepiece model, for token_type bpe", group=TEXT)
+    bpemodel: str | None = option(
+        None,
+        help="sentencepiece model for token_type bpe; for Whisper's tokens multilingual.tiktoken or tokenizer.json",
+        group=TEXT,
+    )
     non_linguistic_symbols: str | list[str] | None = option(
         None, help="symbols such as <noise> that are never split, or a file with one per line; null: none", group=TEXT
     )
@@ -54,6 +56,8 @@ class TextConfig:
     space_symbol: str = "<space>"
     delimiter: str | None = None
     nonsplit_symbol: list[str] | None = None
+    whisper_language: str | None = None
+    whisper_task: str | None = None
 
 
 class HasText(Protocol):
@@ -65,7 +69,7 @@ class HasText(Protocol):
 
 def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | None = None) -> TextConfig:
     """Read them from a task's options. The symbols are keys of `preprocessor_conf`, if the task has one."""
-    symbols = ("unk_symbol", "space_symbol", "delimiter", "nonsplit_symbol")
+    symbols = ("unk_symbol", "space_symbol", "delimiter", "nonsplit_symbol", "whisper_language", "whisper_task")
     return TextConfig(
         token_list=options.token_list,
         token_type=options.token_type,

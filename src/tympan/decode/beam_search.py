@@ -50,12 +50,18 @@ class LengthLimits:
 
     maxlenratio: float = 0.0
     minlenratio: float = 0.0
+    most: int | None = None
+    """Number of steps that a decoder with a limited number of positions can make."""
 
     @property
     def has_end_detection(self) -> bool:
         return self.maxlenratio == 0
 
     def max_steps(self, frames: int) -> int:
+        steps = self._steps(frames)
+        return steps if self.most is None else min(steps, self.most)
+
+    def _steps(self, frames: int) -> int:
         if self.maxlenratio == 0:
             return frames
         if self.maxlenratio < 0:
@@ -67,7 +73,7 @@ class LengthLimits:
 
     def relaxed(self) -> LengthLimits:
         """The limits with `minlenratio` lowered by 0.1, for utterances without a hypothesis that is long enough."""
-        return LengthLimits(maxlenratio=self.maxlenratio, minlenratio=max(0.0, self.minlenratio - 0.1))
+        return replace(self, minlenratio=max(0.0, self.minlenratio - 0.1))
 
 
 @dataclass(frozen=True)

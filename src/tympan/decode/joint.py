@@ -19,11 +19,12 @@ from tympan.decode.kenlm_scorer import KenlmFullScorer, KenlmPartScorer
 from tympan.decode.load import LoadedModel
 from tympan.decode.ngram_scorer import NgramFullScorer, NgramPartScorer, load_ngram_scorer
 from tympan.decode.options import DecodeOptions
+from tympan.decode.prompt import PromptedScorer, read_prompt
 from tympan.decode.scorer import AttentionScorer, FullScorer, LengthBonus, LmScorer, PartialScorer, PlacedScorer
 from tympan.decode.search import Encoded, Ended
 from tympan.errors import UserError
 from tympan.models.decoder.rnn import RnnDecoder
-from tympan.models.parts import StepDecoder
+from tympan.models.parts import LimitsTokens, StepDecoder
 from tympan.models.speech_model import HasDecoder
 from tympan.runtime.device import compiles_every_shape, search_device
 
@@ -154,7 +155,7 @@ def build_joint(loaded: LoadedModel, options: DecodeOptions) -> JointSearch:
         is_length_normalized=options.normalize_length,
         has_fixed_shapes=compiles_every_shape(loaded.device.type),
     )
-    return JointSearch(beam, LengthLimits(options.maxlenratio, options.minlenratio))
+    return JointSearch(beam, LengthLimits(options.maxlenratio, options.minlenratio, _most_steps(loaded, options)))
 
 
 def build_rescore(loaded: LoadedModel, options: DecodeOptions) -> RescoreSearch:
@@ -176,6 +177,15 @@ def _decoder(loaded: LoadedModel) -> StepDecoder | None:
     return loaded.model.step_decoder if isinstance(loaded.model, HasDecoder) else None
 
 
+def _most_steps(loaded: LoadedModel, options: DecodeOptions) -> int | None:
+    """The number of tokens after the prompt that the decoder has positions for; None: any number."""
+    decoder = _decoder(loaded)
+    if not isinstance(decoder, LimitsTokens):
+        return None
+    prompt = read_prompt(loaded.model, loaded.codec, options)
+    return decoder.max_tokens - (0 if prompt is None else len(prompt.tokens))
+
+
 def _ngram(loaded: LoadedModel, options: DecodeOptions) -> Ngram | None:
     if loaded.ngram_file is None or options.ngram_weight == 0:
         return None
@@ -192,8 +202,9 @@ def _ngram(loaded: LoadedModel, options: DecodeOptions) -> Ngram | None:
 def _full_scorers(loaded: LoadedModel, options: DecodeOptions, ngram: Ngram | None) -> dict[str, Weighted[FullScorer]]:
     decoder = _decoder(loaded)
     scorers: dict[str, Weighted[FullScorer]] = {}
-    if decoder is not None and options.ctc_weight < 1.0:
-        scorers["decoder"] = Weighted(_placed(AttentionScorer(decoder), loaded), 1.0 - options.ctc_weight)
+    weight = 1.0 - options.ctc_weight
+    if decoder is not None and weight > 0.0:
+        scorers["decoder"] = Weighted(_prompted(_placed(AttentionScorer(decoder), loaded), loaded, options), weight)
     if loaded.lm is not None and options.lm_weight != 0:
         scorers["lm"] = Weighted(_placed(LmScorer(loaded.lm), loaded), options.lm_weight)
     if ngram is not None and not isinstance(ngram, NgramPartScorer | KenlmPartScorer):
@@ -201,6 +212,12 @@ def _full_scorers(loaded: LoadedModel, options: DecodeOptions, ngram: Ngram | No
     if options.penalty != 0:
         scorers["length_bonus"] = Weighted(LengthBonus(loaded.model.vocab_size), options.penalty)
     return scorers
+
+
+def _prompted(scorer: FullScorer, loaded: LoadedModel, options: DecodeOptions) -> FullScorer:
+    """After the prompt, if the decoder was trained with one."""
+    prompt = read_prompt(loaded.model, loaded.codec, options)
+    return scorer if prompt is None else PromptedScorer(scorer, prompt)
 
 
 def _placed(scorer: FullScorer, loaded: LoadedModel) -> FullScorer:

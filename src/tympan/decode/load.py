@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from tympan.config.choices import ADAPTERS
 from tympan.config.lm import LmTrainConfig
 from tympan.config.model import SpeechToTextConfig
-from tympan.config.read import load_training_config
+from tympan.config.read import load_training_config, training_config_of
 from tympan.decode.adapter_file import apply_adapter
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input
 from tympan.errors import UserError
 from tympan.models.adapter import Adapter, has_separate_adapters, merge_into
-from tympan.models.build import Builder, speech_kind
+from tympan.models.build import Builder, SpeechKind, speech_kind
 from tympan.models.init_param import init_from
 from tympan.models.lm.build import build_lm
 from tympan.models.lm.model import LanguageModel
@@ -81,7 +81,7 @@ def load_model(
     device = device or torch.device("cpu")
     number_format = _number_format(dtype, device)
     kind = speech_kind(files.config_values())
-    config = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
+    config = training_config(kind, files, allow_import=allow_import)
     codec = _codec(config, files)
     model = filled_model(config, files, kind.build, allow_import=allow_import)
     if not isinstance(model, SpeechModel):
@@ -107,12 +107,24 @@ def load_model(
     )
 
 
+def training_config(kind: SpeechKind, files: ModelFiles, *, allow_import: bool) -> SpeechToTextConfig:
+    """The configuration that the model was trained with."""
+    if files.whisper is not None:
+        return training_config_of(kind.config_class, files.whisper.values, files.asr_train_config)
+    return load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
+
+
+def model_weights(files: ModelFiles) -> dict[str, Tensor]:
+    """The weights of the recognizer."""
+    return load_weights(files.asr_model_file) if files.whisper is None else files.whisper.weights()
+
+
 def filled_model(
     config: SpeechToTextConfig, files: ModelFiles, build: Builder, *, allow_import: bool = False
 ) -> nn.Module:
     """The model of `config`, with its weights. Adapters that can be merged into the weights are merged."""
     config = _with_tokens(config, files)
-    weights = load_weights(files.asr_model_file)
+    weights = model_weights(files)
     adapter: Adapter | None = ADAPTERS.build(config.adapter, config.adapter_conf) if config.use_adapter else None
     if adapter is not None and has_separate_adapters(weights):
         model = build(config, reads_statistics=False)

@@ -16,6 +16,7 @@ from typing import Any
 from tympan.config.yaml_text import read_mapping, read_yaml
 from tympan.decode.adapter_file import find_adapter
 from tympan.decode.options import ModelFileOptions, read_settings
+from tympan.decode.whisper_folder import WhisperModel, find_whisper
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
@@ -50,6 +51,8 @@ class ModelFiles:
     """Adapters to apply to the model: a file, or a folder that contains it."""
     root: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    whisper: WhisperModel | None = None
+    """A Whisper model as it was published, which has no config.yaml."""
 
     @property
     def paths(self) -> dict[str, Path | None]:
@@ -77,6 +80,8 @@ class ModelFiles:
 
     def config_values(self) -> dict[str, Any]:
         """The values of the configuration file."""
+        if self.whisper is not None:
+            return self.whisper.values
         found = read_yaml(self.asr_train_config).value
         return found if isinstance(found, dict) else {}
 
@@ -125,6 +130,8 @@ class ModelFiles:
 def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     """The files of a folder or of ESPnet2's zip file; another name is looked up on the model hub."""
     folder = Path(model)
+    if folder.suffix == ".pt" and folder.is_file():
+        return _whisper_files(WhisperModel(folder))
     if folder.is_file() and zipfile.is_zipfile(folder) and folder.suffix != ".pth":
         folder = unpacked(folder)
     if not folder.is_dir():
@@ -134,6 +141,8 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
                 f"ESPnet2; this file is neither"
             )
         folder = download(os.fspath(model))
+    if (whisper := find_whisper(folder)) is not None:
+        return _whisper_files(whisper)
     if (folder / "meta.yaml").exists():
         return _published(folder)
     config = folder / CONFIG
@@ -148,6 +157,14 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
         ngram_file=_ngram(folder),
         root=folder,
         settings=read_settings(folder / SETTINGS) if (folder / SETTINGS).exists() else {},
+    )
+
+
+def _whisper_files(model: WhisperModel) -> ModelFiles:
+    path = model.path / "config.json" if model.path.is_dir() else model.path
+    weights = _first(model.path, (*WEIGHTS[:1], "*.safetensors", "pytorch_model*.bin")) if model.path.is_dir() else path
+    return ModelFiles(
+        asr_train_config=path, asr_model_file=weights, root=path.parent, settings=model.settings, whisper=model
     )
 
 

@@ -111,6 +111,15 @@ class SearchOptions(Checked):
     )
     minlenratio: float = option(0.0, help="minimum output length, in the same units as maxlenratio", group=SEARCH)
     normalize_length: bool = option(False, help="rank hypotheses by score divided by length", group=SEARCH)
+    lang_prompt_token: str | None = option(
+        None,
+        help="language and task of a Whisper model, such as '<|zh|> <|transcribe|>'; auto: detect the language; null: "
+        "those of training",
+        group=SEARCH,
+    )
+    predict_time: bool = option(
+        False, help="let a Whisper model predict the times of sentences (ESPnet2's s2t_inference)", group=SEARCH
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,7 +252,7 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
         "its decode.yaml sets the defaults",
         group=MODEL,
     )
-    token_type: Literal["char", "bpe", "word", "phn"] | None = option(
+    token_type: Literal["char", "bpe", "word", "phn", "whisper_en", "whisper_multilingual"] | None = option(
         None, help="token type; null: the one in the config", group=MODEL
     )
 
@@ -275,7 +284,6 @@ class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
     hugging_face_decoder: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
     time_sync: bool = not_yet(False, instead="use --search ctc_prefix or rescore")
-    lang_prompt_token: str | None = not_yet(None, instead="leave it out")
     nlp_prompt_token: str | None = not_yet(None, instead="leave it out")
     prompt_token_file: str | None = not_yet(None, instead="leave it out")
     partial_ar: bool = not_yet(False, instead="leave it out")

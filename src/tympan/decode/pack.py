@@ -13,15 +13,15 @@ import yaml
 from safetensors.torch import save
 from torch import Tensor
 
+from tympan.config import choices
 from tympan.config.choices import ADAPTERS
 from tympan.config.lm import LmTrainConfig
 from tympan.config.model import MODEL, SpeechToTextConfig
 from tympan.config.option import options_of
-from tympan.config.read import load_training_config
 from tympan.config.train import TrainConfig
 from tympan.config.yaml_text import read_mapping
 from tympan.decode.adapter_file import ADAPTER_FILE, read_adapter
-from tympan.decode.load import filled_model, load_model
+from tympan.decode.load import filled_model, load_model, model_weights, training_config
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
 from tympan.decode.options import DecodeOptions, merged_options
 from tympan.decode.recognizer import Recognizer
@@ -29,13 +29,14 @@ from tympan.errors import UserError
 from tympan.files import read_text
 from tympan.models.adapter import Adapter, has_separate_adapters
 from tympan.models.build import speech_kind
-from tympan.models.inputs import build_inputs
+from tympan.models.inputs import build_inputs, with_encoder
 from tympan.models.pretrained.speech_encoder import HasArchitecture
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
 from tympan.text.ngram.binary import is_binary
 from tympan.text.ngram.load import load_ngram
 from tympan.text.vocabulary import UNK, read_token_list
+from tympan.text.whisper import EOT, WHISPER_TYPES, find_vocabulary
 
 TEXT_KEYS = ("token_type", "cleaner", "g2p", "preprocessor", "preprocessor_conf")
 """The text options that decoding needs, besides the token list."""
@@ -97,18 +98,18 @@ def _ngram_suffix(path: Path) -> str:
 
 
 def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> None:
-    values = read_mapping(files.asr_train_config)
+    values = read_mapping(files.asr_train_config) if files.whisper is None else files.whisper.values
     kind = speech_kind(values)
     config = _model_options(values, kind.config_class)
-    training = load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
+    training = training_config(kind, files, allow_import=allow_import)
     for name in training.token_lists:
         config[name] = _tokens(values, files, name)
     if files.token_type is not None:
         config["token_type"] = files.token_type
-    bpemodel = files.bpemodel or (files.find(values["bpemodel"]) if values.get("bpemodel") else None)
-    if bpemodel is not None:
-        shutil.copyfile(bpemodel, output / "bpe.model")
-        config["bpemodel"] = "bpe.model"
+    if (bpemodel := _token_model(files, values)) is not None:
+        name = "bpe.model" if values.get("token_type") not in WHISPER_TYPES else bpemodel.name
+        shutil.copyfile(bpemodel, output / name)
+        config["bpemodel"] = name
     lexicon = files.lexicon()
     if lexicon is not None:
         shutil.copyfile(lexicon, output / "lexicon.txt")
@@ -120,11 +121,11 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
     stats = (config.get("normalize_conf") or {}).get("stats_file")
     if stats is not None:
         config["normalize_conf"] = {**config["normalize_conf"], "stats_file": "feats_stats.npz"}
-        if "normalize.mean" not in load_weights(files.asr_model_file):
+        if "normalize.mean" not in model_weights(files):
             shutil.copyfile(files.find(stats), output / "feats_stats.npz")
     config = _with_architecture(config, training) | _adapter_options(training, files, allow_import=allow_import)
     _write_yaml(output / CONFIG, config)
-    weights = load_weights(files.asr_model_file)
+    weights = model_weights(files)
     if training.use_adapter or has_separate_adapters(weights) or files.adapter is not None:
         weights = filled_model(training, files, kind.build, allow_import=allow_import).state_dict()
     _write_weights(weights, output / "model.safetensors")
@@ -163,13 +164,31 @@ def pack_adapter(files: ModelFiles, output: Path, *, allow_import: bool = False)
     return output
 
 
+def _token_model(files: ModelFiles, values: Mapping[str, Any]) -> Path | None:
+    """The file of the tokenizer. ESPnet2 has names instead of files for Whisper's."""
+    if files.bpemodel is not None:
+        return files.bpemodel
+    name = values.get("bpemodel")
+    if name in WHISPER_TYPES:
+        return find_vocabulary(None, str(name))
+    return files.find(name) if name else None
+
+
 def _with_architecture(config: dict[str, Any], training: SpeechToTextConfig) -> dict[str, Any]:
-    """The architecture of a pretrained frontend, so that the folder needs no other files and no network."""
-    frontend = build_inputs(replace(training, normalize=None), reads_statistics=False).frontend
-    if not isinstance(frontend, HasArchitecture):
-        return config
-    conf = {**(config.get("frontend_conf") or {}), "architecture": frontend.architecture}
-    return {**config, "frontend_conf": conf}
+    """The architectures of pretrained parts, so that the folder needs no other files and no network."""
+    inputs, encoder = with_encoder(training, build_inputs(replace(training, normalize=None), reads_statistics=False))
+    parts: dict[str, object] = {"frontend": inputs.frontend, "encoder": encoder}
+    if training.decoder is not None:
+        sizes = {"vocab_size": len(training.token_list or ()), "encoder_output_size": encoder.output_size}
+        if training.decoder in choices.PRETRAINED_DECODERS:
+            parts["decoder"] = choices.DECODERS.build(training.decoder, training.decoder_conf, **sizes)
+    for name, part in parts.items():
+        if isinstance(part, HasArchitecture) and config.get(name) is not None:
+            config = {
+                **config,
+                f"{name}_conf": {**(config.get(f"{name}_conf") or {}), "architecture": part.architecture},
+            }
+    return config
 
 
 def _pack_features(folder: Path, output: Path) -> None:
@@ -194,7 +213,9 @@ def _tokens(values: Mapping[str, Any], files: ModelFiles, name: str = "token_lis
     tokens = values.get(name)
     if not isinstance(tokens, str):
         return list(tokens or [])
-    return list(read_token_list(files.find(tokens), unk_symbol=files.symbol("unk_symbol", UNK)).tokens)
+    is_whisper = values.get("token_type") in WHISPER_TYPES
+    unk_symbol = EOT if is_whisper else files.symbol("unk_symbol", UNK)
+    return list(read_token_list(files.find(tokens), unk_symbol=unk_symbol).tokens)
 
 
 def _write_weights(weights: Mapping[str, Tensor], target: Path) -> None:

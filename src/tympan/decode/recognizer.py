@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import numbers
 import os
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ from tympan.decode.hypothesis import Encoding, Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle, report_missing_ctc
+from tympan.decode.prompt import spoken
 from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
@@ -39,6 +41,7 @@ from tympan.models.abilities import AlignsText
 from tympan.models.build import speech_kind
 from tympan.runtime.device import named_device
 from tympan.text.tokenizer import SPACE
+from tympan.text.whisper import WhisperTokenizer
 from tympan.text.words import join_words
 
 MAX_ALIGNMENT_CELLS = 2_000_000_000
@@ -245,10 +248,14 @@ class Recognizer:
         return read_given_text(text, self.loaded.codec)
 
     def cut(self, speech: np.ndarray, *, name: str = "") -> list[Segment]:
-        """The segments that speech is decoded in: one unless it is longer than `max_piece_s`. Features are not cut."""
-        if speech.ndim == 2 or self.limits.max_piece_s <= 0:
+        """The segments that speech is decoded in: one unless it is longer than `max_piece_s`. Features are not cut.
+
+        Audio is also cut at the model's own limit, because it would ignore the rest.
+        """
+        max_s = min(self.limits.max_piece_s or math.inf, self.loaded.input.max_s)
+        if speech.ndim == 2 or math.isinf(max_s):
             return [Segment(name)]
-        return cut_at_pauses(speech, self.rate, max_s=self.limits.max_piece_s, recording=name)
+        return cut_at_pauses(speech, self.rate, max_s=max_s, recording=name)
 
     def _read_file(self, source: str | Path, **how: Any) -> np.ndarray:
         """Read a file (a Path), or the value of a wav.scp line (a string)."""
@@ -334,6 +341,8 @@ class Recognizer:
     def _hypothesis(self, ended: Ended, aligned: Aligned | None) -> Hypothesis:
         codec = self.loaded.codec
         tokens = codec.vocabulary.ids2tokens(ended.token_ids)
+        if aligned is None and isinstance(codec.tokenizer, WhisperTokenizer):
+            return self._spoken(ended, tokens)
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
             text=codec.text_of(tokens) if ended.words is None else join_words(word for word, _ in ended.words),
@@ -344,6 +353,25 @@ class Recognizer:
             times=None if aligned is None else tuple(_seconds(token, shift) for token in aligned.tokens),
             token_confidences=None if aligned is None else tuple(token.confidence for token in aligned.tokens),
             words=ended.words,
+            space_symbol=self.space_symbol,
+        )
+
+    def _spoken(self, ended: Ended, tokens: Sequence[str]) -> Hypothesis:
+        """A hypothesis of Whisper's tokens, with the times that it predicted.
+
+        The confidence of all its tokens is their mean probability: the decoder gives no better one.
+        """
+        found = spoken(tokens)
+        kept = tuple(tokens[index] for index in found.indices)
+        mean = math.exp(min(0.0, ended.scores.get("decoder", 0.0) / (len(tokens) + 1)))
+        return Hypothesis(
+            text=self.loaded.codec.text_of(kept).strip(),
+            tokens=kept,
+            token_ids=tuple(ended.token_ids[index] for index in found.indices),
+            score=ended.score,
+            scores=ended.scores,
+            times=found.times,
+            token_confidences=None if found.times is None else (mean,) * len(kept),
             space_symbol=self.space_symbol,
         )
 

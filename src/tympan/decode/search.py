@@ -212,7 +212,10 @@ def _imported(target: str) -> Any:
     return getattr(module, name)
 
 
-_SCORERS = ("ctc_weight", "lm_weight", "ngram_weight", "ngram_scorer", "ngram_scores_end", "penalty")
+_SCORERS = (
+    *("ctc_weight", "lm_weight", "ngram_weight", "ngram_scorer", "ngram_scores_end", "penalty"),
+    *("lang_prompt_token", "predict_time"),
+)
 
 JOINT = SearchKind(
     "joint",

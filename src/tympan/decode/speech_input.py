@@ -25,7 +25,7 @@ from tympan.errors import UserError
 from tympan.features.cmvn import read_stats
 from tympan.features.extractor import compute_features, load_options
 from tympan.features.frontend import parse_rate
-from tympan.models.speech_model import SpeechModel
+from tympan.models.speech_model import LimitsInput, SpeechModel
 
 AudioInput = str | os.PathLike[str] | np.ndarray | tuple[np.ndarray, int]
 
@@ -45,6 +45,8 @@ class SpeechInput:
     wants_features: bool = False
     feature_shift_s: float = 0.01
     """Time between two frames of stored features."""
+    max_s: float = math.inf
+    """The model ignores the audio after this time."""
 
     def prepare(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Convert samples (time,) to the model's input. Features (frames, size) are returned as they are."""
@@ -90,20 +92,27 @@ class FeatureRecipe:
 
 def speech_input(config: SpeechTrainConfig, model: SpeechModel, *, folder: Path, device: torch.device) -> SpeechInput:
     """The input description of a model, from its training configuration."""
-    if config.input_size is None:
+    if config.takes_audio:
         rate = parse_rate(config.frontend_conf.get("fs", 16000))
-        return SpeechInput(rate=rate, frame_shift_s=_samples_per_frame(model, device) / rate)
+        most = model.max_samples if isinstance(model, LimitsInput) else None
+        return SpeechInput(
+            rate=rate,
+            frame_shift_s=_samples_per_frame(model, device, most) / rate,
+            max_s=math.inf if most is None else most / rate,
+        )
     path = folder / FEATURES_FILE
     recipe = FeatureRecipe(path) if path.exists() else None
     rate = 16000 if recipe is None else recipe.rate
     shift_s = 0.01 if recipe is None else recipe.frame_shift_s
     return SpeechInput(
-        rate=rate, frame_shift_s=_samples_per_frame(model, device) * shift_s, recipe=recipe, wants_features=True
+        rate=rate, frame_shift_s=_samples_per_frame(model, device, None) * shift_s, recipe=recipe, wants_features=True
     )
 
 
-def _samples_per_frame(model: SpeechModel, device: torch.device) -> int:
-    """Samples (or feature frames) between two encoder frames."""
+def _samples_per_frame(model: SpeechModel, device: torch.device, most: int | None) -> int:
+    """Samples (or feature frames) between two encoder frames; `most` is the length that the model cuts its input to."""
+    if most is not None:
+        return round(most / int(model.output_lengths(torch.tensor([most], device=device))))
     short, long = 1 << 20, 1 << 22
     frames: list[int] = model.output_lengths(torch.tensor([short, long], device=device)).tolist()
     return round((long - short) / (frames[1] - frames[0]))

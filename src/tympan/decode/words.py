@@ -64,7 +64,8 @@ def _group(hypothesis: Hypothesis, space: str) -> list[tuple[str, bool, list[_Sh
         words = [word for word, _ in hypothesis.words]
         shares = [[_Share(index) for index in itertools.islice(indices, count)] for _, count in hypothesis.words]
         return _zipped(words, _blanks(hypothesis.text, words), shares)
-    surfaces = ["" if token == space else token.replace(WORD_BEGIN, "") for token in hypothesis.tokens]
+    # Whisper's tokens begin with a space themselves
+    surfaces = ["" if token == space else token.replace(WORD_BEGIN, "").strip(" ") for token in hypothesis.tokens]
     words = split_words(hypothesis.text)
     if "".join(surfaces) != "".join(words):
         return _group_of_changed_letters(hypothesis, surfaces, words, space)
@@ -123,10 +124,11 @@ def _blanks(text: str, words: Sequence[str]) -> list[bool]:
 
 def _begins(tokens: Sequence[str], space: str) -> list[bool]:
     """Whether a word begins with each token. If no token marks a beginning, as with phones, all do."""
-    if not any(token == space or token.startswith(WORD_BEGIN) for token in tokens):
+    marks = (WORD_BEGIN, " ")
+    if not any(token == space or token.startswith(marks) for token in tokens):
         return [True] * len(tokens)
     before = [space, *tokens]
-    return [before[index] in (space, WORD_BEGIN) or token.startswith(WORD_BEGIN) for index, token in enumerate(tokens)]
+    return [before[index] in (space, WORD_BEGIN) or token.startswith(marks) for index, token in enumerate(tokens)]
 
 
 def _within(times: tuple[float, float], share: float) -> float:

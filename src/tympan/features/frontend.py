@@ -117,7 +117,7 @@ class DefaultFrontend(nn.Module):
     def _stft_power(self, speech: Tensor, lengths: Tensor) -> Tensor:
         speech = self._one_channel(speech)
         if self.center:
-            speech = _reflect(speech, lengths, self.n_fft // 2)
+            speech = reflect(speech, lengths, self.n_fft // 2)
         if speech.size(1) < self.n_fft:
             speech = nn.functional.pad(speech, (0, self.n_fft - speech.size(1)))
         if not has_complex(speech.device):
@@ -212,7 +212,7 @@ def _to_hertz(mels: Floats, htk: bool) -> Floats:
     return np.where(mels < break_mel, mels * _LINEAR_STEP, above)
 
 
-def _reflect(speech: Tensor, lengths: Tensor, pad: int) -> Tensor:
+def reflect(speech: Tensor, lengths: Tensor, pad: int) -> Tensor:
     """`pad` samples before and after each utterance, mirrored at its first and last sample."""
     lengths = lengths.clamp(min=1).unsqueeze(1)
     distance = torch.arange(1, pad + 1, device=speech.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -28,11 +28,12 @@ class Text:
         """Build from ids, which may have any value beyond the lengths."""
         return cls(ids.masked_fill(~length_mask(lengths, ids.size(1)), -1), lengths)
 
-    def after(self, token: int | None) -> Text:
-        """Prepend `token` if given, such as a language token."""
-        if token is None:
+    def after(self, tokens: Sequence[int]) -> Text:
+        """Prepend these tokens, such as language and task."""
+        if not tokens:
             return self
-        return Text(nn.functional.pad(self.ids, (1, 0), value=token), self.lengths + 1)
+        first = torch.tensor(tokens, dtype=self.ids.dtype, device=self.ids.device).expand(self.ids.size(0), -1)
+        return Text(torch.cat([first, self.ids], dim=1), self.lengths + len(tokens))
 
 
 @dataclass(frozen=True)

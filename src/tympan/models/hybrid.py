@@ -17,11 +17,10 @@ from tympan.models.attention import Attended, Text, attention_kept, attention_lo
 from tympan.models.ctc import Ctc
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.encoder.output import EncoderOutput
-from tympan.models.encoder.own import build_encoder
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.inputs import build_inputs, prepare_features, set_precision, with_encoder
 from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
@@ -33,18 +32,20 @@ from tympan.models.parts import (
     Preencoder,
     Recomputes,
     StepDecoder,
+    TakesAudio,
 )
+from tympan.text.whisper import prompt_tokens
 
 BLANK = "<blank>"
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
+    from tympan.config.text import TextConfig
 
 
 def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
     """Build the model of `config`, with the class of its option `model` and the initialization of `init`."""
-    inputs = build_inputs(config, reads_statistics=reads_statistics)
-    encoder: Encoder = build_encoder(config.encoder, config.encoder_conf, input_size=inputs.size)
+    inputs, encoder = with_encoder(config, build_inputs(config, reads_statistics=reads_statistics))
     assert isinstance(config.token_list, list), "the caller reads a file of tokens"
     sizes = {"vocab_size": len(config.token_list), "encoder_output_size": encoder.output_size}
     decoder = None
@@ -61,9 +62,22 @@ def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn
         encoder=encoder,
         decoder=decoder,
         ctc=choices.CTCS.build("ctc", config.ctc_conf, **sizes),
+        **_prompt(config.text, config.token_list),
     )
     initialize(model, config.init)
     return model
+
+
+def _prompt(text: TextConfig, token_list: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Only models with a prompt take the parameter, so that a user's class need not have it."""
+    prompt = prompt_tokens(text.token_type, text.whisper_language, text.whisper_task)
+    missing = [token for token in prompt if token not in token_list]
+    if missing:
+        raise UserError(
+            f"the token list does not contain '{missing[0]}', which the text of Whisper's decoder begins with; check "
+            "preprocessor_conf whisper_language, and use the token list of the Whisper model"
+        )
+    return {"prompt": tuple(map(list(token_list).index, prompt))} if prompt else {}
 
 
 def find_blank(token_list: Sequence[str], sym_blank: str) -> int:
@@ -112,6 +126,7 @@ class HybridModel(nn.Module):
         autocast_frontend: bool = False,
         extract_feats_in_collect_stats: bool = True,
         lang_token_id: int = -1,
+        prompt: Sequence[int] = (),
     ) -> None:
         super().__init__()
         if transducer_multi_blank_durations:
@@ -130,7 +145,7 @@ class HybridModel(nn.Module):
         self.report_cer = report_cer
         self.report_wer = report_wer
         self.extract_feats_in_collect_stats = extract_feats_in_collect_stats
-        self.lang_token_id = None if lang_token_id == -1 else lang_token_id
+        self.prompt = tuple(prompt) if lang_token_id == -1 else (lang_token_id, *prompt)
         self.frontend = frontend
         self.specaug = specaug
         self.normalize = normalize
@@ -225,6 +240,11 @@ class HybridModel(nn.Module):
         """Whether padding costs the encoder nothing on a CPU, so that a batch may mix utterances of any length."""
         return is_packable(self.encoder)
 
+    @property
+    def max_samples(self) -> int | None:
+        """Longer audio is cut; None: no limit."""
+        return self.encoder.max_samples if isinstance(self.encoder, TakesAudio) else None
+
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Number of encoder frames for a number of samples (or feature frames), without running the model."""
         if self.frontend is not None:
@@ -259,15 +279,15 @@ class HybridModel(nn.Module):
         with attention_kept(self) as weights:
             encoded = self.encode(speech, speech_lengths)
             if self.decoder is not None:
-                self._attend(encoded, Text.cut(text, text_lengths).after(self.lang_token_id))
+                self._attend(encoded, Text.cut(text, text_lengths).after(self.prompt))
             return weights()
 
     def _add_attention_term(
         self, encoded: EncoderOutput, text: Text, terms: list[LossTerm], stats: dict[str, Stat], seeds: Tensor | None
     ) -> None:
         """`seeds` (batch,) are for models whose decoder's loss is random."""
-        # The decoder's text begins with the language token, if the model has one; CTC's does not
-        text = text.after(self.lang_token_id)
+        # The decoder's text begins with the tokens of language and task, if the model has them; CTC's does not
+        text = text.after(self.prompt)
         found = self._attend(encoded, text)
         terms.append(LossTerm(found.total, found.count, 1.0 - self.ctc_weight))
         stats["loss_att"] = Stat(found.total.detach(), found.count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from tympan.config import choices
 from tympan.errors import UserError
-from tympan.models.parts import Augmenter, Encoder, Frontend, Normalizer, Preencoder
+from tympan.models.encoder.own import build_encoder
+from tympan.models.parts import Augmenter, Encoder, Frontend, Normalizer, Preencoder, TakesAudio
 from tympan.nn.full_precision import full_precision
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Inputs:
 
 def build_inputs(config: SpeechModelOptions, *, reads_statistics: bool = True) -> Inputs:
     """`reads_statistics` false leaves `global_mvn` empty; the weights then contain mean and deviation."""
+    if config.encoder in choices.AUDIO_ENCODERS:
+        return Inputs(None, None, None, None, 1)
     frontend = None
     if config.input_size is None:
         if config.frontend is None:
@@ -47,6 +50,15 @@ def build_inputs(config: SpeechModelOptions, *, reads_statistics: bool = True) -
         preencoder = choices.PREENCODERS.build(config.preencoder, config.preencoder_conf, input_size=size)
         size = preencoder.output_size
     return Inputs(frontend, specaug, normalize, preencoder, size)
+
+
+def with_encoder(config: SpeechModelOptions, inputs: Inputs) -> tuple[Inputs, Encoder]:
+    """The inputs and the encoder. An encoder that takes audio brings its own inputs."""
+    encoder = build_encoder(config.encoder, config.encoder_conf, input_size=inputs.size)
+    if isinstance(encoder, TakesAudio):
+        frontend, specaug = encoder.own_inputs()
+        inputs = replace(inputs, frontend=frontend, specaug=specaug)
+    return inputs, encoder
 
 
 class HasInputs(Protocol):
@@ -85,7 +97,8 @@ def prepare_features(
             features = model.normalize(features, lengths)
     # An encoder whose layers are all laid out for oneDNN has no parameters left, and computes in float32
     weight = next(model.encoder.parameters(), None)
-    if features.is_floating_point() and weight is not None:
+    # Audio (batch, samples) is not rounded: an encoder that takes audio computes features from it
+    if features.is_floating_point() and features.dim() > 2 and weight is not None:
         features = features.to(weight.dtype)
     if model.preencoder is not None:
         features = model.preencoder(features)

@@ -131,6 +131,25 @@ class Encoder(Part, Protocol):
         ...
 
 
+@runtime_checkable
+class TakesAudio(Protocol):
+    """An encoder that takes audio. The model has no other frontend, and no normalization."""
+
+    max_samples: int | None
+    """Longer audio is cut; None: no limit."""
+
+    def own_inputs(self) -> tuple[Frontend | None, Augmenter | None]:
+        """The frontend and SpecAugment that belong to it. Without a frontend it is called with audio."""
+        ...
+
+
+@runtime_checkable
+class LimitsTokens(Protocol):
+    """A decoder with a limited number of positions."""
+
+    max_tokens: int
+
+
 class StepDecoder(Protocol):
     """The interface of a decoder for a search: one step per token, for many hypotheses at once."""
 
@@ -243,6 +262,9 @@ if TYPE_CHECKING:
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
     from tympan.models.pretrained.s3prl import S3prlFrontend
+    from tympan.models.pretrained.whisper_decoder import WhisperDecoder
+    from tympan.models.pretrained.whisper_encoder import WhisperEncoder, WhisperFrontend
+    from tympan.models.pretrained.whisper_layers import WhisperAttention
     from tympan.models.sinc import LightweightSincConvs
     from tympan.nn.attention import MultiHeadedAttention
     from tympan.nn.rnn_attention import DotAttention, MultiHeadAttention, NoAttention, RnnAttention
@@ -253,12 +275,19 @@ if TYPE_CHECKING:
         S3prlFrontend,
         HuggingFaceFrontend,
         FusedFrontends,
+        WhisperFrontend,
     )
     _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)
     _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection, LightweightSincConvs)
-    _ENCODERS: tuple[type[Encoder], ...] = (BlockEncoder, ContextualBlockEncoder, RnnEncoder, VggRnnEncoder)
-    _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, ConvolutionDecoder, RnnDecoder)
+    _ENCODERS: tuple[type[Encoder], ...] = (
+        BlockEncoder,
+        ContextualBlockEncoder,
+        RnnEncoder,
+        VggRnnEncoder,
+        WhisperEncoder,
+    )
+    _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, ConvolutionDecoder, RnnDecoder, WhisperDecoder)
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
     _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
@@ -267,11 +296,16 @@ if TYPE_CHECKING:
         ContextualBlockEncoder,
         TransformerDecoder,
         ConvolutionDecoder,
+        WhisperEncoder,
+        WhisperDecoder,
     )
+    _FROM_AUDIO: tuple[type[TakesAudio], ...] = (WhisperEncoder,)
+    _LIMITED: tuple[type[LimitsTokens], ...] = (WhisperDecoder,)
     _ATTENTION: tuple[type[KeepsAttention], ...] = (
         MultiHeadedAttention,
         RnnAttention,
         NoAttention,
         DotAttention,
         MultiHeadAttention,
+        WhisperAttention,
     )

@@ -3,9 +3,9 @@
 The hybrid CTC/attention model is one implementation (`tympan.models.hybrid`). Another family is a module with a class
 like this, a builder next to it, a line in `tympan.models.build.FAMILIES`, and the searches that it names.
 
-Optional abilities are Protocols too: `HasDecoder` here, those that training uses in `tympan.models.abilities`, and
-`Packs` (`packs_batches`: padding costs the encoder nothing on a CPU) in `tympan.models.parts`. Ask for them with
-`isinstance`, when something is built and not in every step.
+Optional abilities are Protocols too: `HasDecoder`, `HasPrompt` and `LimitsInput` here, those that training uses in
+`tympan.models.abilities`, and `Packs` (`packs_batches`: padding costs the encoder nothing on a CPU) in
+`tympan.models.parts`. Ask for them with `isinstance`, when something is built and not in every step.
 """
 
 from __future__ import annotations
@@ -61,6 +61,23 @@ class SpeechModel(Part, Protocol):
 
 
 @runtime_checkable
+class LimitsInput(Protocol):
+    """A model whose encoder may have a limited number of positions."""
+
+    @property
+    def max_samples(self) -> int | None:
+        """Longer audio is cut; None: no limit."""
+        ...
+
+
+@runtime_checkable
+class HasPrompt(Protocol):
+    """A model whose decoder's text begins with given tokens, such as language and task."""
+
+    prompt: tuple[int, ...]
+
+
+@runtime_checkable
 class HasDecoder(Protocol):
     """A model with an attention decoder, which a search runs token by token."""
 
@@ -78,6 +95,8 @@ if TYPE_CHECKING:
 
     _MODELS: tuple[type[SpeechModel], ...] = (HybridModel, StModel, TransducerModel)
     _WITH_DECODER: tuple[type[HasDecoder], ...] = (HybridModel, StModel)
+    _LIMITED: tuple[type[LimitsInput], ...] = (HybridModel,)
+    _PROMPTED: tuple[type[HasPrompt], ...] = (HybridModel,)
     _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel, StModel, TransducerModel)
     _COLLECTED: tuple[type[CollectsFeatures], ...] = (HybridModel, StModel, TransducerModel)
     _ALIGNED: tuple[type[TrainsCtc], ...] = (HybridModel, StModel, TransducerModel)

@@ -22,7 +22,7 @@ from tympan.models.encoder.own import build_encoder
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.inputs import build_inputs, prepare_features, set_precision, with_encoder
 from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
@@ -125,7 +125,7 @@ class StModel(nn.Module):
         self.report_wer = report_wer
         self.report_bleu = report_bleu
         self.extract_feats_in_collect_stats = extract_feats_in_collect_stats
-        self.lang_token_id = None if lang_token_id == -1 else lang_token_id
+        self.prompt = () if lang_token_id == -1 else (lang_token_id,)
         self.frontend = frontend
         self.specaug = specaug
         self.normalize = normalize
@@ -367,7 +367,7 @@ class StModel(nn.Module):
 
     def _target(self, text: Tensor, lengths: Tensor) -> Text:
         """The text begins with the language token, if the model has one; also for CTC, unlike in recognition."""
-        return Text.cut(text, lengths).after(self.lang_token_id)
+        return Text.cut(text, lengths).after(self.prompt)
 
     def _attend(self, decoder: Decoder, encoded: EncoderOutput, text: Text) -> Attended:
         return self._attention_loss(decoder, encoded, text, sos=self.sos, eos=self.eos)
@@ -393,8 +393,7 @@ def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> S
     `reads_statistics` false leaves `global_mvn` empty; the weights then contain mean and deviation.
     """
     _check_supported(config)
-    inputs = build_inputs(config, reads_statistics=reads_statistics)
-    encoder: Encoder = build_encoder(config.encoder, config.encoder_conf, input_size=inputs.size)
+    inputs, encoder = with_encoder(config, build_inputs(config, reads_statistics=reads_statistics))
     hier_encoder, size = None, encoder.output_size
     if config.hier_encoder is not None:
         hier_encoder = build_encoder(config.hier_encoder, config.hier_encoder_conf, input_size=size)

@@ -23,11 +23,10 @@ from tympan.models.ctc import Ctc
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.decoder.prediction import PredictionNetwork
 from tympan.models.encoder.output import EncoderOutput
-from tympan.models.encoder.own import build_encoder
 from tympan.models.encoder.packed import is_packable
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs, prepare_features, set_precision
+from tympan.models.inputs import build_inputs, prepare_features, set_precision, with_encoder
 from tympan.models.joint_network import JointNetwork
 from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
@@ -54,8 +53,7 @@ MAX_SYMBOLS = 30
 
 def build_transducer(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
     """Build the model of a configuration whose decoder is a prediction network."""
-    inputs = build_inputs(config, reads_statistics=reads_statistics)
-    encoder: Encoder = build_encoder(config.encoder, config.encoder_conf, input_size=inputs.size)
+    inputs, encoder = with_encoder(config, build_inputs(config, reads_statistics=reads_statistics))
     assert isinstance(config.token_list, list), "the caller reads a file of tokens"
     assert config.decoder is not None, "the family is chosen by its decoder"
     vocab_size = len(config.token_list)

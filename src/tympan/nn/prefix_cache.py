@@ -8,12 +8,12 @@ hypothesis. The beams of an utterance are then queries to the same keys: one pro
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tympan.nn.attention import MultiHeadedAttention
 from tympan.nn.beam_state import PER_UTTERANCE, STATIC, BeamState
 from tympan.nn.masks import MASKED
 
@@ -22,6 +22,22 @@ TIDY_EVERY = 5
 
 FIRST_CAPACITY = 128
 """Entries of a cache of fixed shape. It doubles when the entries in use, which are about two per token, fill half."""
+
+
+class StepAttention(Protocol):
+    """Self-attention that can be computed one token at a time."""
+
+    def project_step(self, x: Tensor, /) -> tuple[Tensor, Tensor, Tensor]:
+        """The newest tokens (U, B, size) -> queries (U, heads, B, head size), keys and values (U, B, size)."""
+        ...
+
+    def split_heads(self, x: Tensor, /) -> Tensor:
+        """(U, entries, size) -> (U, heads, entries, head size)."""
+        ...
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, /) -> Tensor:
+        """(U, B, size) from projected queries, keys and values."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class PrefixCache(BeamState):
         bias = torch.zeros(self.is_own.shape, dtype=self.keys[0].dtype, device=self.is_own.device)
         return bias.masked_fill_(~self.is_own, MASKED).unsqueeze(1)
 
-    def attend(self, layer: int, attention: MultiHeadedAttention, x: Tensor, bias: Tensor) -> Tensor:
+    def attend(self, layer: int, attention: StepAttention, x: Tensor, bias: Tensor) -> Tensor:
         """The newest tokens x (U, B, size) attend to all tokens of their hypotheses, including themselves."""
         beams, entries = self.is_own.shape[1:]
         q, k, v = attention.project_step(x)
@@ -120,7 +136,7 @@ class FixedPrefixCache(PrefixCache):
         is_own[:, :, cache.filled : cache.filled + beams] = new
         return replace(cache, is_own=is_own, length=self.length + 1, filled=cache.filled + beams)
 
-    def attend(self, layer: int, attention: MultiHeadedAttention, x: Tensor, bias: Tensor) -> Tensor:
+    def attend(self, layer: int, attention: StepAttention, x: Tensor, bias: Tensor) -> Tensor:
         q, k, v = attention.project_step(x)
         keys, values = self.keys[layer], self.values[layer]
         newest = slice(self.filled - self.is_own.size(1), self.filled)

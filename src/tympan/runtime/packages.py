@@ -34,6 +34,7 @@ EXTRAS = {
     "huggingface_hub": "hub",
     "transformers": "hf",
     "datasets": "datasets",
+    "tokenizers": "hf",
     "sacrebleu": "st",
     "kenlm": "kenlm",
 }

@@ -110,7 +110,7 @@ def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int 
 
 def _refuse_waveform_options(config: SpeechTrainConfig, conf: Mapping[str, Any]) -> None:
     """Reject audio options for stored features, which would silently be processed as multi-channel audio."""
-    if config.input_size is None:
+    if config.takes_audio:
         return
     options = {
         "speed_perturb": config.speed_perturb,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -14,6 +15,10 @@ from tympan.text.cleaner import TextCleaner
 from tympan.text.phonemes import PACKAGES
 from tympan.text.tokenizer import Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
+from tympan.text.whisper import EOT, WHISPER_TYPES, find_vocabulary, read_token_strings, require_vocabulary
+
+MODEL_TYPES = ("bpe", *WHISPER_TYPES)
+"""The token types whose tokenizer is a file, `bpemodel`."""
 
 WORD_START = "▁"
 """The character that sentencepiece uses for a space at the start of a piece."""
@@ -53,11 +58,12 @@ def build_codec(config: TextConfig, *, find: Find = str, source: str = "token_li
     """Build vocabulary, tokenizer and cleaner from a configuration. `source` is its name in error messages."""
     symbols = config.non_linguistic_symbols
     g2p = config.g2p
+    is_file = config.bpemodel is not None and config.bpemodel not in WHISPER_TYPES
     return TextCodec(
         vocabulary=read_vocabulary(config, find=find, source=source),
         tokenizer=build_tokenizer(
             config.token_type,
-            bpemodel=None if config.bpemodel is None or config.token_type != "bpe" else find(config.bpemodel),
+            bpemodel=find(config.bpemodel) if is_file and config.token_type in MODEL_TYPES else None,  # type: ignore[arg-type]
             non_linguistic_symbols=find(symbols) if isinstance(symbols, str) else symbols,
             space_symbol=config.space_symbol,
             delimiter=config.delimiter,
@@ -69,7 +75,13 @@ def build_codec(config: TextConfig, *, find: Find = str, source: str = "token_li
 
 
 def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "token_list") -> Vocabulary:
-    """Read the tokens of `token_list`: a file, or the list itself, as in a saved configuration."""
+    """Read the tokens of `token_list`: a file, or the list itself, as in a saved configuration.
+
+    Whisper's tokens cover every text, so its list has no token for unknown ones. Without a list, its vocabulary file
+    has the tokens.
+    """
+    if config.token_type in WHISPER_TYPES:
+        return _whisper_vocabulary(config, find=find, source=source)
     if config.token_list is None:
         raise UserError(
             f"{source} is missing: give --token_list FILE with one token per line, such as the one that "
@@ -78,3 +90,13 @@ def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "toke
     if isinstance(config.token_list, str):
         return read_token_list(find(config.token_list), unk_symbol=config.unk_symbol)
     return Vocabulary(config.token_list, unk_symbol=config.unk_symbol, source=source)
+
+
+def _whisper_vocabulary(config: TextConfig, *, find: Find, source: str) -> Vocabulary:
+    if isinstance(config.token_list, str):
+        return read_token_list(find(config.token_list), unk_symbol=EOT)
+    if config.token_list is not None:
+        return Vocabulary(config.token_list, unk_symbol=EOT, source=source)
+    is_file = config.bpemodel is not None and config.bpemodel not in WHISPER_TYPES
+    path = find_vocabulary(Path(find(config.bpemodel)) if is_file else None, config.token_type)  # type: ignore[arg-type]
+    return Vocabulary(read_token_strings(require_vocabulary(path, config.token_type)), unk_symbol=EOT, source=source)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Protocol
 
 from tympan.errors import UserError
 from tympan.files import read_text
 
-TOKEN_TYPES = ("char", "word", "bpe", "phn")
+TOKEN_TYPES = ("char", "word", "bpe", "phn", "whisper_en", "whisper_multilingual")
 SPACE = "<space>"
 
 Symbols = str | os.PathLike[str] | Iterable[str] | None
@@ -64,6 +65,10 @@ def build_tokenizer(
         from tympan.text.sentencepiece import BpeTokenizer
 
         return BpeTokenizer(bpemodel)
+    if token_type in TOKEN_TYPES[4:]:
+        from tympan.text.whisper import WhisperTokenizer, find_vocabulary
+
+        return WhisperTokenizer(find_vocabulary(None if bpemodel is None else Path(bpemodel), token_type), token_type)
     if token_type == "phn":
         from tympan.text.phonemes import PhonemeTokenizer
 

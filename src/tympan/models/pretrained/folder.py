@@ -46,27 +46,32 @@ def find_folder(name: str, download_dir: str | None) -> Path:
 
 def read_architecture(folder: Path) -> dict[str, Any]:
     """The content of config.json, with `do_normalize` of preprocessor_config.json."""
-    architecture = _read_json(folder / CONFIG)
+    architecture = read_json(folder / CONFIG)
     if not isinstance(architecture.get("model_type"), str):
         raise UserError(f"{folder / CONFIG}: it has no 'model_type', so it does not describe a model of transformers")
     preprocessor = folder / PREPROCESSOR
-    given = _read_json(preprocessor) if preprocessor.is_file() else {}
+    given = read_json(preprocessor) if preprocessor.is_file() else {}
     return {**architecture, "do_normalize": bool(given.get("do_normalize", True))}
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights in the names of the base model of `transformers`, from one file or several."""
+    """The weights of a speech encoder in the names of the base model of `transformers`."""
+    return own_names(read_weight_files(folder))
+
+
+def read_weight_files(folder: Path) -> dict[str, Tensor]:
+    """The weights in the names of their file, or of several files with an index."""
     for name in WEIGHTS:
         if (folder / name).is_file():
-            return own_names(load_weights(folder / name))
+            return load_weights(folder / name)
     for name in INDEXES:
         if (folder / name).is_file():
-            parts = sorted(set(_read_json(folder / name).get("weight_map", {}).values()))
+            parts = sorted(set(read_json(folder / name).get("weight_map", {}).values()))
             merged: dict[str, Tensor] = {}
             for part in parts:
                 # A name with a path could point outside of the folder
                 merged |= load_weights(folder / Path(str(part)).name)
-            return own_names(merged)
+            return merged
     raise UserError(f"{folder}: there are no weights ({' or '.join(WEIGHTS)})")
 
 
@@ -95,7 +100,8 @@ def _download(name: str, download_dir: str | None) -> Path:
     return Path(found)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping in a JSON file; UserError for anything else."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

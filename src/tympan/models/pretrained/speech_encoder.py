@@ -26,7 +26,7 @@ _NOT_ARCHITECTURE = ("do_normalize", "torch_dtype", "dtype", "auto_map", "archit
 
 @runtime_checkable
 class HasArchitecture(Protocol):
-    """A frontend that can be built again from `frontend_conf architecture`, without the files of its model."""
+    """A pretrained part that can be built again from `architecture` in its options, without the files of its model."""
 
     architecture: dict[str, Any]
 
