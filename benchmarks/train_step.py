@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tympan.config.text import TextConfig
 from tympan.models.build import build_asr_model
 from tympan.models.hybrid import HybridModel
 from tympan.runtime.malloc import keep_freed_memory
@@ -71,6 +72,9 @@ def recipe_config(options: argparse.Namespace) -> Any:
         token_list=["<blank>", "<unk>", *(f"t{index}" for index in range(4230)), "<sos/eos>"],
         init=None,
         input_size=None,
+        postencoder=None,
+        postencoder_conf={},
+        text=TextConfig(token_list=None, token_type="char"),
         frontend="default",
         frontend_conf={"hop_length": options.hop, "win_length": 400},
         specaug="specaug",

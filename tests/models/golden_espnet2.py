@@ -14,6 +14,7 @@ import torch
 import yaml
 from torch import Tensor
 
+from tympan.config.text import TextConfig
 from tympan.models.build import build_asr_model
 from tympan.models.hybrid import HybridModel
 from tympan.models.weights import load_weights
@@ -38,6 +39,9 @@ DEFAULTS: dict[str, Any] = {
     "encoder_conf": {},
     "decoder": None,
     "decoder_conf": {},
+    "postencoder": None,
+    "postencoder_conf": {},
+    "text": TextConfig(token_list=None, token_type="char"),
 }
 
 
