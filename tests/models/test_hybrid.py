@@ -121,7 +121,7 @@ def test_attention_weights_of_every_layer() -> None:
 
 
 def test_language_token_goes_first() -> None:
-    text = Text.cut(torch.tensor([[2, 3], [4, 9]]), torch.tensor([2, 1])).after(5)
+    text = Text.cut(torch.tensor([[2, 3], [4, 9]]), torch.tensor([2, 1])).after([5])
     ys_in, ys_out, lengths = add_sos_eos(text, sos=10, eos=10)
     assert ys_in.tolist() == [[10, 5, 2, 3], [10, 5, 4, 10]]
     assert ys_out.tolist() == [[5, 2, 3, 10], [5, 4, 10, -1]]
