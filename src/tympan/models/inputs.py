@@ -87,6 +87,11 @@ def prepare_features(
     model: HasInputs, speech: Tensor, lengths: Tensor, *, augment_seed: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """The encoder input. SpecAugment only in training: seeded by `augment_seed` (batch,), or torch's generator."""
+    if model.frontend is None and speech.dim() == 2 and speech.is_floating_point():
+        raise UserError(
+            "with --input_size the model has no frontend and expects features (time, dim), but the data is audio. "
+            "Remove --input_size, or give features"
+        )
     with full_precision(speech):
         features = speech
         if model.frontend is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.nn.frozen import FrozenConv2d, FrozenLinear
 from tympan.nn.fused_feed_forward import is_plain_on_cpu
 from tympan.nn.fused_subsampling import fused_subsampling
@@ -44,6 +45,10 @@ class Conv2dSubsampling(nn.Module):
         for index, (kernel, stride) in enumerate(self.shape):
             layers += [nn.Conv2d(1 if index == 0 else size, size, kernel, stride), nn.ReLU()]
             bands = shortened(bands, kernel, stride)
+        if bands < 1:
+            raise UserError(
+                f"input_layer {kind} needs more than {input_size} values per frame: its convolutions leave none of them"
+            )
         self.conv = nn.Sequential(*layers)
         self.out: nn.Module = nn.Linear(size * bands, size)
         self.input_size = input_size

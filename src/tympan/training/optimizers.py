@@ -60,6 +60,8 @@ def build_optimizer(
         if is_spared:
             group["weight_decay"] = 0.0
         groups.append(group)
+    if conf.get("line_search_fn") not in (None, "strong_wolfe"):
+        raise UserError(f"optim_conf line_search_fn: must be null or strong_wolfe, found {conf['line_search_fn']}")
     try:
         return optim_class(groups, **_with_kernel(optim_class, conf, [parameter for _, parameter in parameters]))
     except (TypeError, ValueError) as error:
