@@ -46,7 +46,7 @@ def test_many_random_values(part: int) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--input_size", "1"], "expects features (time, dim), but the data is audio"),
+        (["--input_size", "40"], "expects features (time, dim), but the data is audio"),
         (["--preencoder", "linear", "--preencoder_conf", "output_size=2"], "needs more than 2 values per frame"),
         (["--optim", "lbfgs", "--optim_conf", "line_search_fn=x"], "line_search_fn: must be null or strong_wolfe"),
     ],
