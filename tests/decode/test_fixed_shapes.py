@@ -80,10 +80,10 @@ def test_the_hypotheses_are_those_of_the_usual_search(
 def test_further_utterances_of_a_bucket_bring_few_new_shapes(model: torch.nn.Module) -> None:
     seen: set[object] = set()
     new = []
-    for number, length in enumerate((60, 41, 64, 52, 47, 57, 63)):
+    for number, length in enumerate((60, 41, 64, 52)):
         encoded = batch([length], frames=FRAMES, seed=number)
         with OperatorTrace() as trace:
-            search(model, fixed=True, limits=LengthLimits(), encoded=encoded)
+            search(model, fixed=True, limits=LengthLimits(maxlenratio=-40), encoded=encoded)
         new.append(len(trace.signatures() - seen))
         seen |= trace.signatures()
     assert new[0] > 100
