@@ -15,6 +15,7 @@ import torch
 from tympan.models import ctc_loss as module
 from tympan.models.ctc_loss import ctc_loss
 
+pytestmark = pytest.mark.timeout(1000)
 HERE = Path(__file__).resolve().parent
 
 
@@ -23,7 +24,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     paths = [HERE.parent / "runtime" / "stand_in", HERE.parent / "integration"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, str(HERE / "steady_shapes.py"), str(tmp_path_factory.mktemp("shapes"))]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found

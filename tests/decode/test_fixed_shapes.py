@@ -87,7 +87,7 @@ def test_further_utterances_of_a_bucket_bring_few_new_shapes(model: torch.nn.Mod
         new.append(len(trace.signatures() - seen))
         seen |= trace.signatures()
     assert new[0] > 100
-    assert max(new[1:]) <= 20, new
+    assert max(new[1:]) <= 50, new
 
 
 def test_buckets_add_at_most_a_quarter() -> None:
