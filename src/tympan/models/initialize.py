@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -40,11 +40,21 @@ class LoadsPretrained(Protocol):
         ...
 
 
-def load_pretrained_parts(model: nn.Module) -> None:
-    """Fill in the weights of pretrained parts. Call it after `initialize`, and not if other weights follow."""
-    for part in model.modules():
-        if isinstance(part, LoadsPretrained):
-            part.load_pretrained()
+def load_pretrained_parts(model: nn.Module, *, loaded: Collection[str] = ()) -> bool:
+    """Fill in the weights of pretrained parts. Call it after `initialize`, and not if other weights follow.
+
+    A part is skipped if the names of all its weights are in `loaded`: its files are not needed then. Returns whether
+    any part was filled.
+    """
+    missing = [
+        part
+        for prefix, part in model.named_modules()
+        if isinstance(part, LoadsPretrained)
+        and not all(f"{prefix}.{name}".removeprefix(".") in loaded for name, _ in part.named_parameters())
+    ]
+    for part in missing:
+        part.load_pretrained()
+    return bool(missing)
 
 
 @torch.no_grad()

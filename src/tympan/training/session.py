@@ -329,10 +329,7 @@ def _epoch_start(config: TrainConfig, model: nn.Module, comm: Comm) -> Callable[
 
 def _model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) -> nn.Module:
     model = task.build_model(config)
-    if is_pretrained:
-        load_pretrained_parts(model)
-    for entry in config.init_param:
-        init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch)
+    _load_weights(model, config, is_pretrained=is_pretrained)
     frozen = freeze(model, config.freeze_param)
     if frozen:
         logging.info("%d weights are frozen: %s", len(frozen), ", ".join(config.freeze_param))
@@ -344,6 +341,18 @@ def _model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) ->
     if norms:
         logging.info("%d frozen batch-norm layers keep their statistics", len(norms))
     return model
+
+
+def _load_weights(model: nn.Module, config: TrainConfig, *, is_pretrained: bool) -> None:
+    """Load the weights of --init_param, and those of pretrained parts that they lack."""
+
+    def load_given() -> set[str]:
+        found = (init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch) for entry in config.init_param)
+        return {name for names in found for name in names}
+
+    loaded = load_given()
+    if is_pretrained and load_pretrained_parts(model, loaded=loaded) and loaded:
+        load_given()  # these are more important
 
 
 def _report_size(model: nn.Module) -> None:

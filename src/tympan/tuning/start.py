@@ -56,6 +56,9 @@ class Start:
         for name in ("bpemodel", "g2p"):
             if values.get(name) and (self.folder / values[name]).is_file():
                 values[name] = str(self.folder / values[name])
+        if (values.get("frontend_conf") or {}).get("cache_dir"):
+            # Stored hidden states are only for a pretrained frontend that is not trained.
+            values["frontend_conf"] = {**values["frontend_conf"], "cache_dir": None}
         if (values.get("normalize_conf") or {}).get("stats_file"):
             values["normalize_conf"] = {**values["normalize_conf"], "stats_file": str(self.folder / STATISTICS)}
         return values

@@ -1,0 +1,37 @@
+"""Fine-tune a model whose frontend is a pretrained encoder, from its packed folder alone."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import tympan
+
+pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+
+from tests.integration.test_pretrained_frontend import configure
+
+
+@pytest.mark.parametrize("method", ["lora", "houlsby", "full"])
+def test_a_packed_model_needs_no_other_files(tmp_path: Path, method: str) -> None:
+    tympan.train("asr", configure(tmp_path), output_dir=tmp_path / "exp", max_epoch=1)
+    from tympan.bin.main import cli
+
+    assert cli(["pack", str(tmp_path / "packed"), "--model", str(tmp_path / "exp")]) == 0
+    shutil.rmtree(tmp_path / "wavlm")
+    out = tmp_path / "out"
+    done = tympan.finetune(
+        tmp_path / "packed", output_dir=out, train_dir=tmp_path / "train", dev_dir=tmp_path / "valid", method=method,
+        max_epoch=2, num_workers=0, lr=0.01, asr_args="--use_tensorboard false --use_matplotlib false",
+    )  # fmt: skip
+    saved = torch.load(out / "train" / "valid.acc.best.pth", weights_only=True)
+    inside = [name for name in saved if name.startswith("frontend.upstream.")]
+    assert inside
+    if method == "houlsby":
+        assert set(saved) == set(inside), "as in ESPnet2, only the layers of the frontend have adapters"
+    audio = str(next((tmp_path / "valid").glob("*.wav")))
+    before, after = (tympan.load(folder).encode(audio).out for folder in (tmp_path / "packed", done.model))
+    assert not torch.allclose(before, after, atol=1e-3)
