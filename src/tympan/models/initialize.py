@@ -46,15 +46,14 @@ def load_pretrained_parts(model: nn.Module, *, loaded: Collection[str] = ()) -> 
     A part is skipped if the names of all its weights are in `loaded`: its files are not needed then. Returns whether
     any part was filled.
     """
-    missing = [
-        part
-        for prefix, part in model.named_modules()
-        if isinstance(part, LoadsPretrained)
-        and not all(f"{prefix}.{name}".removeprefix(".") in loaded for name, _ in part.named_parameters())
-    ]
-    for part in missing:
-        part.load_pretrained()
-    return bool(missing)
+    is_filled = False
+    for prefix, part in model.named_modules():
+        start = f"{prefix}." if prefix else ""
+        is_loaded = all(f"{start}{name}" in loaded for name, _ in part.named_parameters())
+        if isinstance(part, LoadsPretrained) and not is_loaded:
+            part.load_pretrained()
+            is_filled = True
+    return is_filled
 
 
 @torch.no_grad()
