@@ -38,6 +38,7 @@ from tympan.config.yaml_text import read_yaml
 from tympan.decode.options import InferenceOptions as DecodeOptions
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model, build_lm
+from tympan.tasks.asr import AsrTask
 from tympan.training.schedulers import build_scheduler
 
 EXPECTED = Path(__file__).with_name("compat_expected.txt")
@@ -226,7 +227,8 @@ def reduced(config: Any) -> Any:
 
 def build(config: TrainConfig) -> torch.nn.Module:
     if isinstance(config, AsrTrainConfig):
-        return build_asr_model(config, reads_statistics=False)
+        # As training does: multi-blank transducers have further tokens.
+        return build_asr_model(AsrTask().complete(config), reads_statistics=False)
     assert isinstance(config, LmTrainConfig)
     return build_lm(config)
 

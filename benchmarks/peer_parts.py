@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from espnet.nets.beam_search_timesync import BeamSearchTimeSync
 from espnet.nets.pytorch_backend.transformer.encoder import Encoder as Espnet1Encoder
 from espnet2.asr.decoder import transformer_decoder as decoders
 from espnet2.asr.decoder.mlm_decoder import MLMDecoder
@@ -63,6 +64,7 @@ def main() -> None:
         outs = [block_encoder(cases.features(i), torch.tensor([n]))[0] for i, n in enumerate(cases.LENGTHS)]
         golden[f"blocks {name}"] = {"shapes": shapes(block_encoder), "outputs": [summary(out[0]) for out in outs]}
     golden |= mask_ctc()
+    golden |= time_sync()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
     output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
@@ -128,6 +130,35 @@ def mask_ctc() -> dict[str, Any]:
                 ids = inference(cases.memory(i)[0]).yseq.tolist()[1:-1]
                 found.setdefault(f"{iterations} {threshold}", []).append(ids)
         golden[f"mlm {name}"] = {"shapes": shapes(decoder), "outputs": outs, "found": found}
+    return golden
+
+
+def time_sync() -> dict[str, Any]:
+    """Hypotheses of time-synchronous search with stand-ins for decoder and language model."""
+
+    def scorer(salt: float) -> Any:
+        return SimpleNamespace(
+            init_state=lambda x: None,
+            score=lambda tokens, state, x: (cases.prefix_log_probs(tuple(tokens.tolist()), salt), None),
+        )
+
+    golden: dict[str, Any] = {}
+    for beam_size, ctc_weight, lm_weight, penalty in cases.TIME_SYNC:
+        rows = []
+        for i in range(len(cases.LENGTHS)):
+            search = BeamSearchTimeSync(
+                sos=cases.VOCABULARY - 1,
+                beam_size=beam_size,
+                scorers={
+                    "ctc": SimpleNamespace(log_softmax=lambda _, i=i: cases.posteriors(i).unsqueeze(0)),
+                    "decoder": scorer(0.2),
+                    "lm": scorer(0.9),
+                },
+                weights={"ctc": ctc_weight, "lm": lm_weight, "decoder": 1 - ctc_weight, "length_bonus": penalty},
+                token_list=[str(number) for number in range(cases.VOCABULARY)],
+            )
+            rows.append([[h.yseq.tolist()[1:-1], round(float(h.score), 6)] for h in search(cases.memory(i)[0])])
+        golden[f"time_sync {beam_size} {ctc_weight}"] = rows
     return golden
 
 

@@ -150,3 +150,13 @@ def posteriors(index: int, vocabulary: int = VOCABULARY) -> Tensor:
     sure = 2.0 + 4.0 * torch.sin(time * 0.7 + index).abs()
     logits = torch.cos(torch.arange(count * vocabulary) * 0.9).view(count, vocabulary)
     return logits.scatter_add(1, path.unsqueeze(1), sure.unsqueeze(1)).double().log_softmax(-1).float()
+
+
+def prefix_log_probs(prefix: tuple[int, ...], salt: float) -> Tensor:
+    """(vocabulary,): log probabilities of the token after a prefix, for a stand-in of a decoder or language model."""
+    value = sum((place + 1) * token for place, token in enumerate(prefix)) * 0.37 + salt
+    return (2.0 * torch.cos(torch.arange(VOCABULARY, dtype=torch.float64) * value)).log_softmax(-1)
+
+
+TIME_SYNC = ((4, 0.3, 0.5, 0.0), (2, 0.7, 0.0, 0.8), (6, 0.5, 1.2, -0.4), (3, 1.0, 0.0, 0.0))
+"""Beam size, CTC weight, LM weight and penalty of time-synchronous searches."""

@@ -283,13 +283,18 @@ class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
     streaming: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder: bool = not_yet(False, instead="leave it out")
     hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
-    time_sync: bool = not_yet(False, instead="use --search ctc_prefix or rescore")
+    time_sync: bool = option(False, help="the same as --search time_sync, as in ESPnet2", group=SEARCH)
     nlp_prompt_token: str | None = not_yet(None, instead="leave it out")
     prompt_token_file: str | None = not_yet(None, instead="leave it out")
     partial_ar: bool = not_yet(False, instead="leave it out")
     threshold_probability: float = not_yet(0.99, instead="it is an option of partial_ar")
     max_seq_len: int = not_yet(5, instead="it is an option of partial_ar")
     max_mask_parallel: int = not_yet(-1, instead="it is an option of partial_ar")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.time_sync and self.search is None:
+            object.__setattr__(self, "search", "time_sync")
 
 
 def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:

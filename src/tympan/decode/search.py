@@ -37,6 +37,7 @@ SEARCHES = Registry(
         "ctc_prefix": "tympan.decode.search:CTC_PREFIX",
         "rescore": "tympan.decode.search:RESCORE",
         "lexicon": "tympan.decode.search:LEXICON",
+        "time_sync": "tympan.decode.search:TIME_SYNC",
         "mask_ctc": "tympan.decode.mask_ctc_kind:MASK_CTC",
         "transducer_greedy": "tympan.decode.transducer_kinds:GREEDY",
         "transducer_default": "tympan.decode.transducer_kinds:DEFAULT",
@@ -241,6 +242,13 @@ RESCORE = SearchKind(
     help="n-best list of ctc_prefix, rescored by decoder, LM and n-gram",
     builder="tympan.decode.joint:build_rescore",
     uses=("beam_size", "nbest", *_SCORERS, "normalize_length"),
+    needs=("ctc",),
+)
+TIME_SYNC = SearchKind(
+    "time_sync",
+    help="CTC prefix beam search, frame by frame, whose beam is also ranked by decoder and LM",
+    builder="tympan.decode.time_sync:build_time_sync",
+    uses=("beam_size", "nbest", "ctc_weight", "lm_weight", "penalty"),
     needs=("ctc",),
 )
 LEXICON = SearchKind(

@@ -96,7 +96,7 @@ class HybridModel(nn.Module):
     `autocast_frontend` is accepted but has no effect: features are always computed in float32.
     """
 
-    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "lexicon")
+    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "time_sync", "lexicon")
 
     def __init__(
         self,
