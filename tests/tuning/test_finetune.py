@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,19 @@ def test_overlap_little_data_and_unknown_tokens_are_warned_of(corpus: Path, tmp_
     assert "16 recordings of the dev data are also in the training data" in log
     assert "the training data has only 6 s of speech. This is too little" in log
     assert "They become <unk>; --extend_vocab true adds them" in log
+
+
+def test_layer_decay_and_unfreezing_reach_the_training(corpus: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    finetune(corpus, out, layer_decay=0.5, unfreeze_interval=1, lr=0.01)
+    base = load_weights(out / "base" / "model.safetensors")
+    first, second = (load_weights(out / "train" / f"{epoch}epoch.pth") for epoch in (1, 2))
+    encoder = [name for name in base if name.startswith("encoder.")]
+    assert all(torch.equal(base[name], first[name]) for name in encoder), "statistics of batch norms, too"
+    assert not torch.equal(base["ctc.ctc_lo.weight"], first["ctc.ctc_lo.weight"])
+    layer, below = "encoder.encoders.0.feed_forward.w_1.weight", "encoder.embed.conv.0.weight"
+    assert not torch.equal(second[layer], base[layer])
+    assert torch.equal(second[below], base[below])
+    assert "epoch 2: 1 of 1 encoder layers are trained" in log_of(out)
+    rates = [float(rate) for rate in re.findall(r"optim0_lr\d=([\d.e+-]+)", log_of(out).splitlines()[-1])]
+    assert not rates or max(rates) > min(rates)
