@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import tympan
+from tympan.training.checkpoint import read_reporter
+from tympan.tuning.run import Finetuned
 
 pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
@@ -35,3 +38,24 @@ def test_a_packed_model_needs_no_other_files(tmp_path: Path, method: str) -> Non
     audio = str(next((tmp_path / "valid").glob("*.wav")))
     before, after = (tympan.load(folder).encode(audio).out for folder in (tmp_path / "packed", done.model))
     assert not torch.allclose(before, after, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["lora", "houlsby"])
+def test_a_published_whisper_model(tmp_path: Path, method: str) -> None:
+    pytest.importorskip("tokenizers", reason="the extra 'hf' is not installed")
+    from tests.integration.test_whisper import configure as configure_whisper
+
+    configure_whisper(tmp_path, utterances=6)
+    arguments = "--use_tensorboard false --use_matplotlib false --preprocessor_conf whisper_language=en"
+    done = finetune_whisper(tmp_path, method=method, asr_args=arguments)
+    stats = read_reporter(tmp_path / "out" / "train").stats
+    assert stats[2]["train"]["loss"] < stats[1]["train"]["loss"]
+    audio = str(next((tmp_path / "valid").glob("*.wav")))
+    before, after = (tympan.load(folder).encode(audio).out for folder in (tmp_path / "whisper", done.model))
+    assert not torch.allclose(before, after, atol=1e-4)
+
+
+def finetune_whisper(directory: Path, **options: Any) -> Finetuned:
+    data = {"train_dir": directory / "train", "dev_dir": directory / "valid"}
+    rest: dict[str, Any] = {"max_epoch": 2, "num_workers": 0, "lr": 0.01}
+    return tympan.finetune(directory / "whisper", output_dir=directory / "out", **data, **rest, **options)

@@ -16,8 +16,8 @@ from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.models.adapter import candidates, train_only
 
-PRETRAINED, OWN = "feed_forward.output_dense", "feed_forward.w_2"
-"""Ends of the names of the last linear layer in a pretrained frontend of `transformers`, and in our own layers."""
+PRETRAINED, OWN, WHISPER = "feed_forward.output_dense", "feed_forward.w_2", "mlp.2"
+"""Ends of the names of the last linear layer of a feed-forward block: of `transformers`, ours, and Whisper's."""
 
 
 class HoulsbyLinear(nn.Linear):
@@ -79,7 +79,7 @@ class Houlsby:
             found = [name for name in every if name.endswith(self.target_modules)]
         else:
             frontend = [name for name in every if name.startswith("frontend.") and name.endswith(PRETRAINED)]
-            found = frontend or [name for name in every if name.endswith(OWN)]
+            found = frontend or [name for name in every if name.endswith((OWN, WHISPER))]
         if self.target_layers:
             wanted = {str(index) for index in self.target_layers}
             found = [name for name in found if wanted & set(name.split("."))]

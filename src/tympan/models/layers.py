@@ -35,8 +35,13 @@ def depth_of(name: str, layers: list[str]) -> int:
             return index + 1
     if name.partition(".")[0] not in _BELOW:
         return len(layers) + 1
-    below = [index for index, prefix in enumerate(layers) if _order(prefix) < _order(name) + (".after_norm." in name)]
+    below = [index for index, prefix in enumerate(layers) if _order(prefix) < _order(name) + is_final_norm(name)]
     return below[-1] + 1 if below else 0
+
+
+def is_final_norm(name: str) -> bool:
+    """Whether this is a parameter of the normalization after the last encoder layer."""
+    return ".after_norm." in name or ".ln_post." in name
 
 
 def _order(name: str) -> int:

@@ -12,7 +12,7 @@ from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.models.adapter import Adapter
 from tympan.models.build import build_asr_model
-from tympan.models.layers import below_output, encoder_layers
+from tympan.models.layers import below_output, encoder_layers, is_final_norm
 from tympan.training.optimizers import freeze
 from tympan.tuning.check_data import Checked, speech_file
 from tympan.tuning.options import FinetuneOptions, Method
@@ -32,15 +32,25 @@ LEAST_BATCHES, LEAST_BATCH_S, MOST_BATCH_S = 20, 5.0, 60.0
 """Little data is cut into at least this number of batches, if they have this length."""
 AVERAGED = 3
 """Number of best epochs that are averaged."""
-LORA_TARGETS = ("linear_q", "linear_v", "w_1", "w_2", "q_proj", "v_proj", "intermediate_dense", "output_dense")
-"""Linear layers that get an adapter by default: those of them that the model has."""
+LORA_TARGETS = (
+    *("linear_q", "linear_v", "w_1", "w_2"),
+    *("q_proj", "v_proj", "intermediate_dense", "output_dense"),
+    *("query", "value"),
+)
+"""Linear layers that get an adapter by default, if the model has them: ours, those of transformers, and Whisper's."""
 
 
 def training_options(
-    options: FinetuneOptions, start: Start, *, train: Checked, dev: Checked, rate: int, output_dir: str
+    options: FinetuneOptions,
+    start: Start,
+    *,
+    train: Checked,
+    dev: Checked,
+    rate: int,
+    wants_features: bool,
+    output_dir: str,
 ) -> dict[str, Any]:
-    """Everything that asr_train needs."""
-    wants_features = start.config.input_size is not None
+    """Everything that asr_train needs. `rate` is the sample rate, or `wants_features`: the input is stored features."""
     batch_s = options.batch_s or min(max(train.seconds / LEAST_BATCHES, LEAST_BATCH_S), MOST_BATCH_S)
     updates = max(1, math.ceil(train.seconds / batch_s))
     epochs = options.max_epoch or min(max(math.ceil(UPDATES / updates), MIN_EPOCHS), MAX_EPOCHS)
@@ -137,7 +147,7 @@ def _all_but_top(parameters: Sequence[str], below: Sequence[str], number: int) -
         if not any(prefix.startswith(f"{part}.") for prefix in trained):
             frozen.append(part)
             continue
-        inside = [name for name in parameters if name.startswith(f"{part}.") and ".after_norm." not in name]
+        inside = [name for name in parameters if name.startswith(f"{part}.") and not is_final_norm(name)]
         children = {_child(name, lists) for name in inside}
         frozen += sorted(children - set(trained))
     return frozen

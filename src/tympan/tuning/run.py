@@ -71,7 +71,13 @@ def run_finetuning(options: FinetuneOptions) -> Finetuned:
     data, warnings = _checked_data(options, before)
     start, found = _start(options, base, before, data)
     values = training_options(
-        options, start, train=data["train"], dev=data["dev"], rate=before.rate, output_dir=str(directory / TRAIN)
+        options,
+        start,
+        train=data["train"],
+        dev=data["dev"],
+        rate=before.rate,
+        wants_features=before.loaded.input.wants_features,
+        output_dir=str(directory / TRAIN),
     )
     check_method(start, values)
     unit: Unit = options.unit or usual_unit(before)

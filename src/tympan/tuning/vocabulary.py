@@ -76,7 +76,8 @@ def extended_tokens(tokens: Sequence[str], new: Iterable[str]) -> list[str]:
         return [*tokens[:-1], *added, tokens[-1]]
     if SOS_EOS not in tokens:
         raise UserError(
-            "the token list can't be extended: it has no <sos/eos>, so its last token marks the end of a sentence"
+            "the token list can't be extended: it has no <sos/eos>. Whisper's tokens cover every text; in other lists "
+            "without it, the last token marks the end of a sentence"
         )
     return [*tokens, *added]
 
