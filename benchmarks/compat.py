@@ -38,6 +38,7 @@ from tympan.config.yaml_text import read_yaml
 from tympan.decode.options import InferenceOptions as DecodeOptions
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model, build_lm
+from tympan.models.pretrained.upstreams import find_upstream
 from tympan.tasks.asr import AsrTask
 from tympan.training.schedulers import build_scheduler
 
@@ -48,6 +49,11 @@ STATES = ("rejected", "parsed", "built", "trained")
 SMALL = {"num_blocks": 2, "num_layers": 2, "nlayers": 1, "layer": 2, "linear_units": 32, "cgmlp_linear_units": 32,
          "hidden_size": 16, "unit": 16, "att_unit": 16, "embed_unit": 16, "multi_blocks": 1}  # fmt: skip
 """The largest value of each size of a part."""
+SMALL_ENCODER = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+                 "conv_dim": [8] * 7, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 4}  # fmt: skip
+"""Sizes of a pretrained speech encoder. Pretrained weights are not loaded."""
+SMALL_WHISPER = {"n_mels": 80, "n_audio_state": 16, "n_audio_head": 2, "n_audio_layer": 1, "n_vocab": len(TOKENS) - 1,
+                 "n_text_state": 16, "n_text_head": 2, "n_text_layer": 1}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,9 @@ def count_keys(path: Path, config: Any) -> int:
         if isinstance(value, dict):
             pairs = [(item, (resolved or {}).get(key, item)) for key, item in value.items()]
         for written, read in pairs:
-            if not is_same(written, read) and options_of(type(config))[name].extra.not_yet is None:
+            # An option of older files has another name in the configuration
+            known = options_of(type(config)).get(name)
+            if not is_same(written, read) and known is not None and known.extra.not_yet is None:
                 raise UserError(f"{name}: {written!r} was read as {read!r}")
             found += 1
     return found
@@ -220,9 +228,31 @@ def reduced(config: Any) -> Any:
             if isinstance(value, list) and blocks and len(value) > blocks and key != "interctc_layer_idx":
                 conf[key] = value[:blocks]
         changed[name] = conf
+        if getattr(config, name.removesuffix("_conf"), None) == "whisper":
+            changed[name] = {**conf, "architecture": SMALL_WHISPER}
+    if getattr(config, "frontend", None) in ("s3prl", "fused"):
+        changed |= reduced_frontend(config)
     if (names := (getattr(config, "model_conf", None) or {}).get("aux_ctc")) is not None:
         changed["model_conf"] = {**config.model_conf, "aux_ctc": {"1": next(iter(names.values()))}}
     return replace(config, **{key: item for key, item in changed.items() if hasattr(config, key)})
+
+
+def reduced_frontend(config: Any) -> dict[str, Any]:
+    """A pretrained frontend of the same family and normalization with small sizes, and the preencoder after it."""
+
+    def small(conf: Mapping[str, Any]) -> dict[str, Any]:
+        upstream = find_upstream((conf.get("frontend_conf") or {}).get("upstream", ""))
+        architecture = upstream.architecture() if upstream is not None else {"model_type": "wavlm"}
+        return {**conf, "architecture": {**architecture, **SMALL_ENCODER}, "download_dir": None}
+
+    conf = dict(config.frontend_conf)
+    if config.frontend == "s3prl":
+        changed: dict[str, Any] = {"frontend_conf": small(conf)}
+        if "input_size" in (config.preencoder_conf or {}):
+            changed["preencoder_conf"] = {**config.preencoder_conf, "input_size": SMALL_ENCODER["hidden_size"]}
+        return changed
+    parts = [small(part) if part.get("frontend_type") == "s3prl" else part for part in conf["frontends"]]
+    return {"frontend_conf": {**conf, "frontends": parts}}
 
 
 def build(config: TrainConfig) -> torch.nn.Module:
@@ -239,8 +269,8 @@ def train_one_step(model: torch.nn.Module, config: Any) -> None:
     text[1, 3:] = -1
     batch = {"text": text, "text_lengths": text_lengths}
     if isinstance(config, AsrTrainConfig):
-        lengths = torch.tensor([16000, 15000]) if config.input_size is None else torch.tensor([100, 90])
-        shape = (2, int(lengths[0])) if config.input_size is None else (2, int(lengths[0]), config.input_size)
+        lengths = torch.tensor([16000, 15000]) if config.takes_audio else torch.tensor([100, 90])
+        shape = (2, int(lengths[0])) if config.takes_audio else (2, int(lengths[0]), config.input_size)
         for name in config.aux_ctc_tasks:
             batch |= {name: text[:, :1], f"{name}_lengths": torch.ones_like(text_lengths)}
         batch |= {"speech": torch.randn(shape) * 0.1, "speech_lengths": lengths}

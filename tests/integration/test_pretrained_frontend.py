@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 import soundfile
+import torch
 import yaml
+from safetensors.torch import load_file
 
-from tests.integration.train_corpus import environment, make_corpus, run, same_weights
+from tests.integration.train_corpus import environment, make_corpus, run, same_weights, weights
 
 transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
@@ -70,3 +72,15 @@ def test_training_needs_the_files_of_the_model(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert "there are no weights (model.safetensors or pytorch_model.bin)" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("fsdp", ["false", "true"])
+def test_frozen_encoder_trains_with_two_processes(tmp_path: Path, fsdp: str) -> None:
+    config = configure(tmp_path)
+    done = run(config, tmp_path / "exp", "--nproc", "2", "--fsdp", fsdp, "--max_epoch", "1")
+    assert done.returncode == 0, done.stderr[-2000:]
+    trained = weights(tmp_path / "exp" / "1epoch.pth")
+    pretrained = load_file(tmp_path / "wavlm" / "model.safetensors")
+    for name, tensor in pretrained.items():
+        assert torch.equal(trained[f"frontend.upstream.model.{name}"], tensor), name
+    assert trained["frontend.featurizer.weights"].any(), "the weights of the layers are trained"
