@@ -52,15 +52,15 @@ ENCODERS = Registry(
         "dynamic_conv": "tympan.models.encoder.convolution:DynamicConvEncoder",
         "dynamic_conv2d": "tympan.models.encoder.convolution:DynamicConv2dEncoder",
         "whisper": "tympan.models.pretrained.whisper_encoder:WhisperEncoder",
+        "wav2vec2": "tympan.models.pretrained.audio_encoders:Wav2Vec2Encoder",
+        "hubert": "tympan.models.pretrained.audio_encoders:HubertEncoder",
+        "torchaudiohubert": "tympan.models.pretrained.audio_encoders:TorchAudioHubertEncoder",
     },
     supplied=["input_size"],
     not_yet=dict.fromkeys(
         (
             "transformer_multispkr",
-            "wav2vec2",
-            "hubert",
             "hubert_pretrain",
-            "torchaudiohubert",
             "longformer",
             "avhubert",
             "beats",
@@ -68,12 +68,13 @@ ENCODERS = Registry(
         _NO_ENCODER,
     ),
 )
-AUDIO_ENCODERS = ("whisper",)
+AUDIO_ENCODERS = ("whisper", "wav2vec2", "hubert", "torchaudiohubert")
 """Encoders that take audio, without a frontend and without normalization."""
 POSTENCODERS = Registry(
     "postencoder",
-    {},
-    not_yet=dict.fromkeys(("hugging_face_transformers", "length_adaptor"), "leave it null"),
+    {"length_adaptor": "tympan.models.postencoder:LengthAdaptor"},
+    supplied=["input_size"],
+    not_yet={"hugging_face_transformers": "leave it null"},
 )
 DECODERS = Registry(
     "decoder",

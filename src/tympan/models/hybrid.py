@@ -29,6 +29,7 @@ from tympan.models.parts import (
     Encoder,
     Frontend,
     Normalizer,
+    Postencoder,
     Preencoder,
     Recomputes,
     StepDecoder,
@@ -47,7 +48,12 @@ def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn
     """Build the model of `config`, with the class of its option `model` and the initialization of `init`."""
     inputs, encoder = with_encoder(config, build_inputs(config, reads_statistics=reads_statistics))
     assert isinstance(config.token_list, list), "the caller reads a file of tokens"
-    sizes = {"vocab_size": len(config.token_list), "encoder_output_size": encoder.output_size}
+    postencoder: Postencoder | None = None
+    if config.postencoder is not None:
+        conf = config.postencoder_conf
+        postencoder = choices.POSTENCODERS.build(config.postencoder, conf, input_size=encoder.output_size)
+    size = encoder.output_size if postencoder is None else postencoder.output_size
+    sizes = {"vocab_size": len(config.token_list), "encoder_output_size": size}
     decoder = None
     if config.decoder is not None:
         decoder = choices.DECODERS.build(config.decoder, config.decoder_conf, **sizes)
@@ -62,14 +68,16 @@ def build_hybrid(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn
         encoder=encoder,
         decoder=decoder,
         ctc=choices.CTCS.build("ctc", config.ctc_conf, **sizes),
+        # Only where they are used, so that a user's class need not take them
         **_prompt(config.text, config.token_list),
+        **({} if postencoder is None else {"postencoder": postencoder}),
     )
     initialize(model, config.init)
     return model
 
 
 def _prompt(text: TextConfig, token_list: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Only models with a prompt take the parameter, so that a user's class need not have it."""
+    """The parameter `prompt` of a model with a prompt."""
     prompt = prompt_tokens(text.token_type, text.whisper_language, text.whisper_task)
     missing = [token for token in prompt if token not in token_list]
     if missing:
@@ -127,6 +135,7 @@ class HybridModel(nn.Module):
         extract_feats_in_collect_stats: bool = True,
         lang_token_id: int = -1,
         prompt: Sequence[int] = (),
+        postencoder: Postencoder | None = None,
     ) -> None:
         super().__init__()
         if transducer_multi_blank_durations:
@@ -151,6 +160,7 @@ class HybridModel(nn.Module):
         self.normalize = normalize
         self.preencoder = preencoder
         self.encoder = encoder
+        self.postencoder = postencoder
         self.is_conditioned = False
         if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
             encoder.add_conditioning(self.vocab_size)
@@ -215,8 +225,13 @@ class HybridModel(nn.Module):
         features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
         if self.is_conditioned:
             # Checked once, in __init__: isinstance of a Protocol is slow, and torch.compile can't trace it.
-            return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
-        return self.encoder(features, lengths)
+            encoded = cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
+        else:
+            encoded = self.encoder(features, lengths)
+        if self.postencoder is None:
+            return encoded
+        out, lengths = self.postencoder(encoded.out, encoded.lengths)
+        return EncoderOutput(out, lengths, encoded.intermediate)
 
     @property
     def has_ctc(self) -> bool:
@@ -249,7 +264,8 @@ class HybridModel(nn.Module):
         """Number of encoder frames for a number of samples (or feature frames), without running the model."""
         if self.frontend is not None:
             lengths = self.frontend.output_lengths(lengths)
-        return self.encoder.output_lengths(lengths)
+        lengths = self.encoder.output_lengths(lengths)
+        return lengths if self.postencoder is None else self.postencoder.output_lengths(lengths)
 
     def collect_feats(
         self,

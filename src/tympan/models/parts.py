@@ -132,6 +132,23 @@ class Encoder(Part, Protocol):
 
 
 @runtime_checkable
+class Postencoder(Part, Protocol):
+    """A transformation of the encoder's output: `--postencoder`. `__init__` takes `input_size`."""
+
+    output_size: int
+
+    def forward(self, x: Tensor, lengths: Tensor, /) -> tuple[Tensor, Tensor]:
+        """(batch, frames, size) and lengths -> the same of the output."""
+        ...
+
+    def __call__(self, x: Tensor, lengths: Tensor, /) -> tuple[Tensor, Tensor]: ...
+
+    def output_lengths(self, lengths: Tensor, /) -> Tensor:
+        """Number of output frames for a number of encoder frames."""
+        ...
+
+
+@runtime_checkable
 class TakesAudio(Protocol):
     """An encoder that takes audio. The model has no other frontend, and no normalization."""
 
@@ -258,7 +275,9 @@ if TYPE_CHECKING:
     from tympan.models.encoder.vgg_rnn import VggRnnEncoder
     from tympan.models.lm.seq_rnn import SequentialRnnLm
     from tympan.models.lm.transformer import TransformerLm
+    from tympan.models.postencoder import LengthAdaptor
     from tympan.models.preencoder import LinearProjection
+    from tympan.models.pretrained.audio_encoders import TorchAudioHubertEncoder, Wav2Vec2Encoder
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
     from tympan.models.pretrained.s3prl import S3prlFrontend
@@ -286,7 +305,10 @@ if TYPE_CHECKING:
         RnnEncoder,
         VggRnnEncoder,
         WhisperEncoder,
+        Wav2Vec2Encoder,
+        TorchAudioHubertEncoder,
     )
+    _POSTENCODERS: tuple[type[Postencoder], ...] = (LengthAdaptor,)
     _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, ConvolutionDecoder, RnnDecoder, WhisperDecoder)
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
@@ -299,7 +321,7 @@ if TYPE_CHECKING:
         WhisperEncoder,
         WhisperDecoder,
     )
-    _FROM_AUDIO: tuple[type[TakesAudio], ...] = (WhisperEncoder,)
+    _FROM_AUDIO: tuple[type[TakesAudio], ...] = (WhisperEncoder, Wav2Vec2Encoder, TorchAudioHubertEncoder)
     _LIMITED: tuple[type[LimitsTokens], ...] = (WhisperDecoder,)
     _ATTENTION: tuple[type[KeepsAttention], ...] = (
         MultiHeadedAttention,

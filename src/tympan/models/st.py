@@ -429,7 +429,9 @@ def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> S
 
 
 def _check_supported(config: StTrainConfig) -> None:
-    """Reject intermediate CTC: it is not defined for two languages."""
+    """Reject intermediate CTC, which is not defined for two languages, and modules after the encoder."""
+    if config.postencoder is not None:
+        raise UserError(f"postencoder {config.postencoder} is for speech recognition (asr_train) only; use null")
     confs = {
         "encoder_conf": config.encoder_conf,
         "hier_encoder_conf": config.hier_encoder_conf,

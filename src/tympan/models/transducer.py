@@ -53,6 +53,8 @@ MAX_SYMBOLS = 30
 
 def build_transducer(config: AsrTrainConfig, *, reads_statistics: bool = True) -> nn.Module:
     """Build the model of a configuration whose decoder is a prediction network."""
+    if config.postencoder is not None:
+        raise UserError(f"postencoder {config.postencoder} is for models with an attention decoder or CTC; use null")
     inputs, encoder = with_encoder(config, build_inputs(config, reads_statistics=reads_statistics))
     assert isinstance(config.token_list, list), "the caller reads a file of tokens"
     assert config.decoder is not None, "the family is chosen by its decoder"
