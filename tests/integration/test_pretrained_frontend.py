@@ -74,9 +74,15 @@ def test_training_needs_the_files_of_the_model(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("fsdp", ["false", "true"])
-def test_frozen_encoder_trains_with_two_processes(tmp_path: Path, fsdp: str) -> None:
+@pytest.mark.parametrize(
+    ("fsdp", "is_cached"), [("false", True), ("true", True), pytest.param("true", False, marks=pytest.mark.slow)]
+)
+def test_frozen_encoder_trains_with_two_processes(tmp_path: Path, fsdp: str, is_cached: bool) -> None:
     config = configure(tmp_path)
+    if not is_cached:
+        values = yaml.safe_load(config.read_text(encoding="utf-8"))
+        del values["frontend_conf"]["cache_dir"]
+        config.write_text(yaml.safe_dump(values), encoding="utf-8")
     done = run(config, tmp_path / "exp", "--nproc", "2", "--fsdp", fsdp, "--max_epoch", "1")
     assert done.returncode == 0, done.stderr[-2000:]
     trained = weights(tmp_path / "exp" / "1epoch.pth")

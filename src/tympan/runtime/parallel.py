@@ -191,12 +191,30 @@ def _shard(module: nn.Module, device: torch.device) -> nn.Module:
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    whole = [part for part in module.modules() if isinstance(part, MayBeWhole) and part.is_never_sharded]
+    inside = {inner for part in whole for inner in part.modules()}
     for part in list(module.modules()):
-        if isinstance(part, nn.ModuleList):
+        if isinstance(part, nn.ModuleList) and part not in inside:
             for block in part:
                 fully_shard(block, mesh=mesh)
-    fully_shard(module, mesh=mesh)
+    ignored = {parameter for part in whole for parameter in part.parameters()}
+    if ignored:
+        fully_shard(module, mesh=mesh, ignored_params=ignored)
+    else:
+        fully_shard(module, mesh=mesh)
     return module
+
+
+@runtime_checkable
+class MayBeWhole(Protocol):
+    """A part that some processes may skip in a step, such as a frozen encoder whose output is in a cache."""
+
+    is_never_sharded: bool
+    """FSDP would wait for the processes that skip it, so every process has all of its weights."""
+
+    def modules(self) -> Iterator[nn.Module]: ...
+
+    def parameters(self) -> Iterator[nn.Parameter]: ...
 
 
 def _whole(tensor: Tensor) -> Tensor:

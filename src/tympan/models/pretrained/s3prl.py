@@ -75,6 +75,7 @@ class S3prlFrontend(nn.Module):
         self.output_size = self.upstream.hidden_size
         self.hop_length = self.upstream.stride // self.tile_factor
         self.cache = None if cache_dir is None else HiddenStateCache(Path(cache_dir))
+        self.upstream.is_never_sharded = self.cache is not None
 
     def forward(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
         """Features, zero beyond their lengths, and the lengths."""

@@ -42,6 +42,8 @@ class SpeechEncoder(nn.Module):
 
     def __init__(self, architecture: Mapping[str, Any]) -> None:
         super().__init__()
+        self.is_never_sharded = False
+        """True if not every process runs it in every step, because its output may be in a cache."""
         self.model = build_base_model(architecture)
         self.do_normalize = bool(architecture.get("do_normalize", True))
         self.hidden_size = int(self.model.config.hidden_size)
