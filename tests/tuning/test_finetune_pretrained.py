@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tympan
+from tympan.models.weights import load_weights
 from tympan.training.checkpoint import read_reporter
 from tympan.tuning.run import Finetuned
 
@@ -34,6 +35,11 @@ def test_a_packed_model_needs_no_other_files(tmp_path: Path, method: str) -> Non
     inside = [name for name in saved if name.startswith("frontend.upstream.")]
     assert inside
     if method == "houlsby":
+        as_espnet2 = {
+            name.replace("feed_forward.output_dense.houlsby", "adapter.houlsby"): saved[name] for name in saved
+        }
+        torch.save(as_espnet2, tmp_path / "espnet2.pth")
+        assert load_weights(tmp_path / "espnet2.pth").keys() == saved.keys() != as_espnet2.keys()
         assert set(saved) == set(inside), "as in ESPnet2, only the layers of the frontend have adapters"
     audio = str(next((tmp_path / "valid").glob("*.wav")))
     before, after = (tympan.load(folder).encode(audio).out for folder in (tmp_path / "packed", done.model))

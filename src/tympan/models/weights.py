@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from tympan.errors import UserError
 from tympan.files import explained, require_file
 from tympan.models.adapter import is_adapter, without_merged_adapters
+
+_HOULSBY = re.compile(r"^(frontend\..*\.layers\.\d+)\.adapter\.houlsby_adapter\.")
 
 
 def load_weights(path: str | Path) -> dict[str, Tensor]:
@@ -105,7 +108,11 @@ def _refuse_adapted_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 
 def _today(name: str) -> str:
-    """ESPnet2 up to 2025 kept the subsampling's projection in a pair with the positional encoding."""
+    """ESPnet2 up to 2025 kept the subsampling's projection in a pair with the positional encoding.
+
+    Its Houlsby adapters belong to a layer of an s3prl frontend, ours to the last linear layer of that layer.
+    """
+    name = _HOULSBY.sub(r"\1.feed_forward.output_dense.houlsby_adapter.", name)
     return name.replace("encoder.embed.out.0.", "encoder.embed.out.")
 
 
