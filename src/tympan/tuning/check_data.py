@@ -16,7 +16,7 @@ FEW_DEV = 50
 
 
 @dataclass(frozen=True)
-class Checked:
+class DataSet:
     """A data directory with its number of utterances and its duration."""
 
     name: str
@@ -29,7 +29,7 @@ class Checked:
         )
 
 
-def read_checked(name: str, path: Path, *, rate: int, wants_features: bool) -> Checked:
+def read_checked(name: str, path: Path, *, rate: int, wants_features: bool) -> DataSet:
     """Read a data directory and check that each recording has the sample rate of the model."""
     data = DataDir.read(path)
     if not data.text:
@@ -57,7 +57,7 @@ def read_checked(name: str, path: Path, *, rate: int, wants_features: bool) -> C
         rates[info.rate] += 1
     if name in ("train", "dev", "replay") and set(rates) - {rate}:
         raise UserError(_other_rate(name, path, rates, rate))
-    return Checked(name, data, seconds)
+    return DataSet(name, data, seconds)
 
 
 def speech_file(data: DataDir, *, wants_features: bool) -> tuple[str, str]:
@@ -75,7 +75,7 @@ def _other_rate(name: str, path: Path, rates: Counter[int], rate: int) -> str:
     )
 
 
-def warnings_about(train: Checked, dev: Checked, *, method: str) -> Iterator[str]:
+def warnings_about(train: DataSet, dev: DataSet, *, method: str) -> Iterator[str]:
     """Problems that do not stop the run."""
     yield from _overlap(train.data, dev.data)
     minutes = train.seconds / 60

@@ -14,7 +14,7 @@ from tympan.models.adapter import Adapter
 from tympan.models.build import build_asr_model
 from tympan.models.layers import below_output, encoder_layers, is_final_norm
 from tympan.training.optimizers import freeze
-from tympan.tuning.check_data import Checked, speech_file
+from tympan.tuning.check_data import DataSet, speech_file
 from tympan.tuning.options import FinetuneOptions, Method
 from tympan.tuning.start import Start
 
@@ -44,8 +44,8 @@ def training_options(
     options: FinetuneOptions,
     start: Start,
     *,
-    train: Checked,
-    dev: Checked,
+    train: DataSet,
+    dev: DataSet,
     rate: int,
     wants_features: bool,
     output_dir: str,

@@ -31,7 +31,7 @@ from tympan.score.result import ScoreResult
 from tympan.score.transcripts import Unit
 from tympan.tasks.asr import AsrTask
 from tympan.training.session import run_training
-from tympan.tuning.check_data import Checked, read_checked, warnings_about
+from tympan.tuning.check_data import DataSet, read_checked, warnings_about
 from tympan.tuning.evaluate import decode_and_score, usual_unit
 from tympan.tuning.options import FinetuneOptions
 from tympan.tuning.plan import check_method, training_options
@@ -121,7 +121,7 @@ def _recognizer(folder: Path, options: FinetuneOptions) -> Recognizer:
     return Recognizer.from_pretrained(folder, device=kind, allow_import=options.allow_import)
 
 
-def _checked_data(options: FinetuneOptions, recognizer: Recognizer) -> tuple[dict[str, Checked], list[str]]:
+def _checked_data(options: FinetuneOptions, recognizer: Recognizer) -> tuple[dict[str, DataSet], list[str]]:
     paths = {
         "train": options.train_dir,
         "dev": options.dev_dir,
@@ -146,7 +146,7 @@ def _checked_data(options: FinetuneOptions, recognizer: Recognizer) -> tuple[dic
     return data, warnings
 
 
-def _with_replay(options: FinetuneOptions, train: Checked, old: Checked) -> Checked:
+def _with_replay(options: FinetuneOptions, train: DataSet, old: DataSet) -> DataSet:
     """The training data with a random part of the old data, in the given ratio of utterances."""
     number = min(round(options.replay_ratio * len(train.data.utterances)), len(old.data.utterances))
     if number == 0:
@@ -156,11 +156,11 @@ def _with_replay(options: FinetuneOptions, train: Checked, old: Checked) -> Chec
     part = rename(old.data.keep(chosen).located(), Renaming(utterance=named, speaker=named, recording=named))
     mixed = combine([train.data, part]).data
     seconds = train.seconds + old.seconds * number / len(old.data.utterances)
-    return Checked("train", mixed.write(options.output_dir / "data" / "train"), seconds)
+    return DataSet("train", mixed.write(options.output_dir / "data" / "train"), seconds)
 
 
 def _start(
-    options: FinetuneOptions, base: Path, recognizer: Recognizer, data: dict[str, Checked]
+    options: FinetuneOptions, base: Path, recognizer: Recognizer, data: dict[str, DataSet]
 ) -> tuple[Start, Coverage]:
     """The model to start from, with the token list of the options."""
     codec = recognizer.loaded.codec
@@ -186,7 +186,7 @@ def _start(
     return read_start(options.output_dir / START, changed=changed, allow_import=options.allow_import), found
 
 
-def _decoded(recognizer: Recognizer, data: Checked, when: str, options: FinetuneOptions, unit: Unit) -> ScoreResult:
+def _decoded(recognizer: Recognizer, data: DataSet, when: str, options: FinetuneOptions, unit: Unit) -> ScoreResult:
     path = options.output_dir / DECODED / when / data.name / "text"
     if when == "before" and path.exists():
         return score_files(data.data.path / "text", path, unit=unit)
