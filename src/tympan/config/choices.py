@@ -72,9 +72,11 @@ AUDIO_ENCODERS = ("whisper", "wav2vec2", "hubert", "torchaudiohubert")
 """Encoders that take audio, without a frontend and without normalization."""
 POSTENCODERS = Registry(
     "postencoder",
-    {"length_adaptor": "tympan.models.postencoder:LengthAdaptor"},
+    {
+        "length_adaptor": "tympan.models.postencoder:LengthAdaptor",
+        "hugging_face_transformers": "tympan.models.pretrained.seq2seq:HuggingFacePostencoder",
+    },
     supplied=["input_size"],
-    not_yet={"hugging_face_transformers": "leave it null"},
 )
 DECODERS = Registry(
     "decoder",
@@ -89,19 +91,19 @@ DECODERS = Registry(
         "transducer": "tympan.models.decoder.prediction:RnnPrediction",
         "stateless": "tympan.models.decoder.prediction:StatelessPrediction",
         "whisper": "tympan.models.pretrained.whisper_decoder:WhisperDecoder",
+        "hugging_face_transformers": "tympan.models.pretrained.seq2seq:HuggingFaceDecoder",
     },
     supplied=["vocab_size", "encoder_output_size"],
     not_yet=dict.fromkeys(
         (
             "transformer_md",
-            "hugging_face_transformers",
             "s4",
             "linear_decoder",
         ),
         _NO_DECODER,
     ),
 )
-PRETRAINED_DECODERS = ("whisper",)
+PRETRAINED_DECODERS = ("whisper", "hugging_face_transformers")
 """Decoders that somebody else trained."""
 TRANSDUCER_DECODERS = ("transducer", "stateless")
 """Those that are prediction networks: they make the model a transducer."""

@@ -178,8 +178,12 @@ def _with_architecture(config: dict[str, Any], training: SpeechToTextConfig) -> 
     """The architectures of pretrained parts, so that the folder needs no other files and no network."""
     inputs, encoder = with_encoder(training, build_inputs(replace(training, normalize=None), reads_statistics=False))
     parts: dict[str, object] = {"frontend": inputs.frontend, "encoder": encoder}
+    size = encoder.output_size
+    if training.postencoder is not None:
+        postencoder = choices.POSTENCODERS.build(training.postencoder, training.postencoder_conf, input_size=size)
+        parts["postencoder"], size = postencoder, postencoder.output_size
     if training.decoder is not None:
-        sizes = {"vocab_size": len(training.token_list or ()), "encoder_output_size": encoder.output_size}
+        sizes = {"vocab_size": len(training.token_list or ()), "encoder_output_size": size}
         if training.decoder in choices.PRETRAINED_DECODERS:
             parts["decoder"] = choices.DECODERS.build(training.decoder, training.decoder_conf, **sizes)
     for name, part in parts.items():

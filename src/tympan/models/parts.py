@@ -281,6 +281,7 @@ if TYPE_CHECKING:
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
     from tympan.models.pretrained.s3prl import S3prlFrontend
+    from tympan.models.pretrained.seq2seq import HuggingFaceDecoder, HuggingFacePostencoder
     from tympan.models.pretrained.whisper_decoder import WhisperDecoder
     from tympan.models.pretrained.whisper_encoder import WhisperEncoder, WhisperFrontend
     from tympan.models.pretrained.whisper_layers import WhisperAttention
@@ -308,8 +309,14 @@ if TYPE_CHECKING:
         Wav2Vec2Encoder,
         TorchAudioHubertEncoder,
     )
-    _POSTENCODERS: tuple[type[Postencoder], ...] = (LengthAdaptor,)
-    _DECODERS: tuple[type[Decoder], ...] = (TransformerDecoder, ConvolutionDecoder, RnnDecoder, WhisperDecoder)
+    _POSTENCODERS: tuple[type[Postencoder], ...] = (LengthAdaptor, HuggingFacePostencoder)
+    _DECODERS: tuple[type[Decoder], ...] = (
+        TransformerDecoder,
+        ConvolutionDecoder,
+        RnnDecoder,
+        WhisperDecoder,
+        HuggingFaceDecoder,
+    )
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
     _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
