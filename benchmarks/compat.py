@@ -243,7 +243,8 @@ def reduced_frontend(config: Any) -> dict[str, Any]:
     def small(conf: Mapping[str, Any]) -> dict[str, Any]:
         upstream = find_upstream((conf.get("frontend_conf") or {}).get("upstream", ""))
         architecture = upstream.architecture() if upstream is not None else {"model_type": "wavlm"}
-        return {**conf, "architecture": {**architecture, **SMALL_ENCODER}, "download_dir": None}
+        layer = min(conf.get("layer", -1), 1)
+        return {**conf, "architecture": {**architecture, **SMALL_ENCODER}, "download_dir": None, "layer": layer}
 
     conf = dict(config.frontend_conf)
     if config.frontend == "s3prl":

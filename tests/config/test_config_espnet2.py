@@ -99,7 +99,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--save_strategy", "adapter_only"], "--save_strategy: needs --use_adapter true"),
         (["--iterator_type", "chunk"], "'chunk' of ESPnet2 is not supported; use 'sequence'"),
         (["--batch_type", "catbel"], "'catbel' of ESPnet2 is not supported"),
-        (["--token_type", "hugging_face"], "'hugging_face' of ESPnet2 is not supported"),
+        (["--token_type", "hugging_fac"], "Did you mean 'hugging_face'?"),
         (["--ctc_conf", "ctc_type=warpctc"], "ctc_type: expects builtin | builtin2 | gtnctc | brctc, found 'warpctc'"),
         (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key; Tympan accepts only its default, True"),
         (["--model", "maskctc"], "--model: maskctc and --decoder mlm belong together, found --decoder transformer"),

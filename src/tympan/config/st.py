@@ -12,7 +12,7 @@ from tympan.config.model import MODEL, SpeechToTextConfig, check_speech_model
 from tympan.config.option import choice, conf_for, conf_of, not_yet, option
 from tympan.config.range import Range
 from tympan.config.resolve import Conflict
-from tympan.config.text import OTHER_TOKENS, TEXT, TextConfig, TokenType, check_text
+from tympan.config.text import TEXT, TextConfig, TokenType, check_text
 from tympan.config.train import TrainConfig
 
 _ORDER = """
@@ -64,9 +64,7 @@ class StTrainConfig(SpeechToTextConfig):
     src_token_list: str | list[str] | None = option(
         None, help="tokens of the source language, or a file with one per line", group=TEXT
     )
-    src_token_type: TokenType = option(
-        "bpe", help="type of tokens of the source language", group=TEXT, not_yet_values=OTHER_TOKENS
-    )
+    src_token_type: TokenType = option("bpe", help="type of tokens of the source language", group=TEXT)
     src_bpemodel: str | None = option(
         None, help="sentencepiece model of the source language, for src_token_type bpe", group=TEXT
     )

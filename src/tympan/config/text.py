@@ -11,8 +11,7 @@ from tympan.config.resolve import Conflict
 
 TEXT = "text"
 
-TokenType = Literal["bpe", "char", "word", "phn", "whisper_en", "whisper_multilingual"]
-OTHER_TOKENS = {"hugging_face": "use 'bpe', 'char', 'word' or 'phn'"}
+TokenType = Literal["bpe", "char", "word", "phn", "whisper_en", "whisper_multilingual", "hugging_face"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,10 +24,11 @@ class TextOptions:
     use_preprocessor: bool = option(
         True, help="tokenize text and augment audio; false: the text files contain token ids", group=TEXT
     )
-    token_type: TokenType = option("bpe", help="token type", group=TEXT, not_yet_values=OTHER_TOKENS)
+    token_type: TokenType = option("bpe", help="token type", group=TEXT)
     bpemodel: str | None = option(
         None,
-        help="sentencepiece model for token_type bpe; for Whisper's tokens multilingual.tiktoken or tokenizer.json",
+        help="file of the tokenizer: a sentencepiece model for token_type bpe, multilingual.tiktoken or tokenizer.json "
+        "for Whisper's tokens, tokenizer.json for hugging_face",
         group=TEXT,
     )
     non_linguistic_symbols: str | list[str] | None = option(

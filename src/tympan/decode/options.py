@@ -252,8 +252,8 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
         "its decode.yaml sets the defaults",
         group=MODEL,
     )
-    token_type: Literal["char", "bpe", "word", "phn", "whisper_en", "whisper_multilingual"] | None = option(
-        None, help="token type; null: the one in the config", group=MODEL
+    token_type: Literal["char", "bpe", "word", "phn", "whisper_en", "whisper_multilingual", "hugging_face"] | None = (
+        option(None, help="token type; null: the one in the config", group=MODEL)
     )
 
     num_workers: int = option(1, help="number of threads that read recordings; 0 is the same as 1", group=WORK, least=0)

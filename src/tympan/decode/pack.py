@@ -33,6 +33,7 @@ from tympan.models.inputs import build_inputs, with_encoder
 from tympan.models.pretrained.speech_encoder import HasArchitecture
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
+from tympan.text.hugging_face import tokenizer_file
 from tympan.text.ngram.binary import is_binary
 from tympan.text.ngram.load import load_ngram
 from tympan.text.vocabulary import UNK, read_token_list
@@ -107,7 +108,7 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
     if files.token_type is not None:
         config["token_type"] = files.token_type
     if (bpemodel := _token_model(files, values)) is not None:
-        name = "bpe.model" if values.get("token_type") not in WHISPER_TYPES else bpemodel.name
+        name = "bpe.model" if values.get("token_type") in (None, "bpe") else bpemodel.name
         shutil.copyfile(bpemodel, output / name)
         config["bpemodel"] = name
     lexicon = files.lexicon()
@@ -166,9 +167,11 @@ def pack_adapter(files: ModelFiles, output: Path, *, allow_import: bool = False)
 
 def _token_model(files: ModelFiles, values: Mapping[str, Any]) -> Path | None:
     """The file of the tokenizer. ESPnet2 has names instead of files for Whisper's."""
+    name = values.get("bpemodel")
+    if values.get("token_type") == "hugging_face":
+        return tokenizer_file(files.bpemodel or files.find(str(name)))
     if files.bpemodel is not None:
         return files.bpemodel
-    name = values.get("bpemodel")
     if name in WHISPER_TYPES:
         return find_vocabulary(None, str(name))
     return files.find(name) if name else None

@@ -155,8 +155,8 @@ class TakesAudio(Protocol):
     max_samples: int | None
     """Longer audio is cut; None: no limit."""
 
-    def own_inputs(self) -> tuple[Frontend | None, Augmenter | None]:
-        """The frontend and SpecAugment that belong to it. Without a frontend it is called with audio."""
+    def own_inputs(self) -> tuple[Frontend, Augmenter | None]:
+        """The frontend and SpecAugment that belong to it."""
         ...
 
 

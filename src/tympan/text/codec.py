@@ -17,7 +17,7 @@ from tympan.text.tokenizer import Tokenizer, build_tokenizer
 from tympan.text.vocabulary import Vocabulary, read_token_list
 from tympan.text.whisper import EOT, WHISPER_TYPES, find_vocabulary, read_token_strings, require_vocabulary
 
-MODEL_TYPES = ("bpe", *WHISPER_TYPES)
+MODEL_TYPES = ("bpe", "hugging_face", *WHISPER_TYPES)
 """The token types whose tokenizer is a file, `bpemodel`."""
 
 WORD_START = "▁"

@@ -11,7 +11,7 @@ from typing import Protocol
 from tympan.errors import UserError
 from tympan.files import read_text
 
-TOKEN_TYPES = ("char", "word", "bpe", "phn", "whisper_en", "whisper_multilingual")
+TOKEN_TYPES = ("char", "word", "bpe", "phn", "whisper_en", "whisper_multilingual", "hugging_face")
 SPACE = "<space>"
 
 Symbols = str | os.PathLike[str] | Iterable[str] | None
@@ -65,6 +65,10 @@ def build_tokenizer(
         from tympan.text.sentencepiece import BpeTokenizer
 
         return BpeTokenizer(bpemodel)
+    if token_type == "hugging_face":
+        from tympan.text.hugging_face import HuggingFaceTokenizer
+
+        return HuggingFaceTokenizer(None if bpemodel is None else Path(bpemodel))
     if token_type in TOKEN_TYPES[4:]:
         from tympan.text.whisper import WhisperTokenizer, find_vocabulary
 

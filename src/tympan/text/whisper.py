@@ -104,6 +104,8 @@ def read_token_strings(path: Path, *, vocab_size: int | None = None) -> list[str
     """All tokens of a vocabulary file, special tokens included. `vocab_size` tells large-v3 from other models."""
     if path.suffix == ".json":
         content = _read_json(path)
+        if not isinstance(content["model"]["vocab"], dict):
+            raise UserError(f"{path}: is not the tokenizer.json of a Whisper model")
         ids = {token: int(number) for token, number in content["model"]["vocab"].items()}
         ids |= {item["content"]: int(item["id"]) for item in content.get("added_tokens", ())}
         tokens = [token for token, _ in sorted(ids.items(), key=lambda item: item[1])]
@@ -202,7 +204,7 @@ def _split(token: str, limit: int, ranks: Mapping[str, int]) -> Sequence[str]:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(read_text(path, kind="vocabulary"))
-        assert isinstance(content["model"]["vocab"], dict)
+        assert isinstance(content["model"]["vocab"], dict | list)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise UserError(f"{path}: is not a tokenizer.json of the Hugging Face hub") from None
     found: dict[str, Any] = content

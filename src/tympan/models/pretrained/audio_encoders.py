@@ -21,6 +21,19 @@ from tympan.models.pretrained.speech_encoder import SpeechEncoder
 from tympan.nn.layer_norm import LayerNorm
 
 
+class RawAudio(nn.Module):
+    """A frontend that passes the audio on, the first channel of several."""
+
+    output_size = 1
+
+    def forward(self, speech: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        """Audio (batch, samples), and the lengths in samples."""
+        return speech if speech.dim() == 2 else speech[:, :, 0], lengths
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return lengths
+
+
 class Wav2Vec2Encoder(nn.Module):
     """`encoder: wav2vec2`. `w2v_url` is the address of a published checkpoint, or its file in `w2v_dir_path`.
 
@@ -55,13 +68,13 @@ class Wav2Vec2Encoder(nn.Module):
 
     num_updates: Tensor
 
-    def own_inputs(self) -> tuple[Frontend | None, Augmenter | None]:
-        """None: the encoder itself takes audio."""
-        return None, None
+    def own_inputs(self) -> tuple[Frontend, Augmenter | None]:
+        """The audio itself."""
+        return RawAudio(), None
 
     def forward(self, speech: Tensor, lengths: Tensor) -> EncoderOutput:
         """Audio (batch, samples)."""
-        states, frames = self.encoders(speech if speech.dim() == 2 else speech[:, :, 0], lengths)
+        states, frames = self.encoders(speech, lengths)
         x = _trained_later(states[-1], self, self.num_updates, self.freeze_finetune_updates)
         x = x if self.output_layer is None else self.output_layer(x)
         return EncoderOutput(x if self.after_norm is None else self.after_norm(x), frames)
@@ -214,13 +227,13 @@ class TorchAudioHubertEncoder(nn.Module):
 
     global_step: Tensor
 
-    def own_inputs(self) -> tuple[Frontend | None, Augmenter | None]:
-        """None: the encoder itself takes audio."""
-        return None, None
+    def own_inputs(self) -> tuple[Frontend, Augmenter | None]:
+        """The audio itself."""
+        return RawAudio(), None
 
     def forward(self, speech: Tensor, lengths: Tensor) -> EncoderOutput:
         """Audio (batch, samples)."""
-        states, frames = self.hubert_pretrain_model(speech if speech.dim() == 2 else speech[:, :, 0], lengths)
+        states, frames = self.hubert_pretrain_model(speech, lengths)
         return EncoderOutput(_trained_later(states[-1], self, self.global_step, self.freeze_encoder_updates), frames)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
