@@ -11,16 +11,16 @@ from torch import nn
 
 from tests.golden.make_s3prl import audio
 from tests.models.golden_espnet2 import config_of
-from tympan.config.choices import ENCODERS
+from tympan.config.choices import ENCODERS, FRONTENDS
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.postencoder import LengthAdaptor
 
-pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
-from tympan.models.pretrained.audio_encoders import HubertEncoder, TorchAudioHubertEncoder
-from tympan.models.pretrained.fairseq import own_name
-from tympan.models.weights import fill_weights, read_tensors
+from tympan.models.pretrained.audio_encoders import HubertEncoder, TorchAudioHubertEncoder  # noqa: E402
+from tympan.models.pretrained.fairseq import own_name  # noqa: E402
+from tympan.models.weights import fill_weights, read_tensors  # noqa: E402
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "s3prl"
 HUBERT: dict[str, Any] = {
@@ -127,6 +127,29 @@ def test_model_with_an_audio_encoder_and_a_length_adaptor_trains() -> None:
     loss.value.backward()
     assert model.output_lengths(torch.tensor([6400])).tolist() == [9], "half of 19"
     assert "postencoder.length_adaptor.0.weight" in model.state_dict()
+
+
+@pytest.mark.parametrize("norm_mode", ["group_norm", "layer_norm"])
+def test_convolutions_equal_those_of_transformers_and_ignore_the_padding(norm_mode: str) -> None:
+    shapes = [[8, 10, 5], *[[8, 3, 2]] * 4, *[[8, 2, 2]] * 2]
+    conf = {"norm_mode": norm_mode, "conv_mode": "standard", "bias": True, "shapes": shapes}
+    frontend = FRONTENDS.build("wav2vec_cnn", conf).eval()
+    kind = {"group_norm": "group", "layer_norm": "layer"}[norm_mode]
+    sizes = {"conv_dim": [8] * 7, "conv_bias": True, "feat_extract_norm": kind}
+    theirs = transformers.Wav2Vec2Model(
+        transformers.Wav2Vec2Config(
+            hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, **sizes
+        )
+    ).feature_extractor.eval()
+    theirs.load_state_dict({f"conv_{name}": tensor for name, tensor in frontend.state_dict().items()})
+    with torch.no_grad():
+        features, lengths = frontend(audio(), torch.tensor([6400]))
+        torch.testing.assert_close(features, theirs(audio()).transpose(1, 2), atol=1e-5, rtol=0)
+        assert lengths.tolist() == frontend.output_lengths(torch.tensor([6400])).tolist() == [19]
+        batch = torch.cat([audio(), audio()])
+        both, frames = frontend(batch, torch.tensor([6400, 3000]))
+        alone, _ = frontend(audio()[:, :3000], torch.tensor([3000]))
+        torch.testing.assert_close(both[1, : frames[1]], alone[0], atol=1e-5, rtol=0)
 
 
 def test_length_adaptor_halves_the_frames_of_each_utterance() -> None:

@@ -19,8 +19,9 @@ FRONTENDS = Registry(
         "huggingface": "tympan.models.pretrained.huggingface:HuggingFaceFrontend",
         "fused": "tympan.models.pretrained.fused:FusedFrontends",
         "whisper": "tympan.models.pretrained.whisper_encoder:WhisperFrontend",
+        "wav2vec_cnn": "tympan.models.pretrained.cnn:Wav2VecCnnFrontend",
     },
-    not_yet=dict.fromkeys(("espnet_ssl", "wav2vec_cnn"), _NO_FRONTEND),
+    not_yet={"espnet_ssl": _NO_FRONTEND},
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(

@@ -278,6 +278,7 @@ if TYPE_CHECKING:
     from tympan.models.postencoder import LengthAdaptor
     from tympan.models.preencoder import LinearProjection
     from tympan.models.pretrained.audio_encoders import TorchAudioHubertEncoder, Wav2Vec2Encoder
+    from tympan.models.pretrained.cnn import Wav2VecCnnFrontend
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
     from tympan.models.pretrained.s3prl import S3prlFrontend
@@ -296,6 +297,7 @@ if TYPE_CHECKING:
         HuggingFaceFrontend,
         FusedFrontends,
         WhisperFrontend,
+        Wav2VecCnnFrontend,
     )
     _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)

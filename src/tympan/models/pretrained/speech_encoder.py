@@ -54,7 +54,7 @@ class SpeechEncoder(nn.Module):
 
     def forward(self, speech: Tensor, lengths: Tensor) -> tuple[list[Tensor], Tensor]:
         """The input of every layer and the output of the last one, and their lengths in frames."""
-        speech = _normalized(speech, lengths) if self.do_normalize else speech
+        speech = normalized(speech, lengths) if self.do_normalize else speech
         speech = speech.masked_fill(~length_mask(lengths, speech.size(1)), 0.0)
         features, frames = self._convolve(speech, lengths)
         projected = self.model.feature_projection(features.transpose(1, 2))
@@ -121,7 +121,7 @@ class SpeechEncoder(nn.Module):
             lengths = (torch.div(lengths - kernel, stride, rounding_mode="floor") + 1).clamp(min=0)
             norm = getattr(layer, "layer_norm", None)
             if isinstance(norm, nn.GroupNorm):
-                x = layer.activation(_masked_group_norm(norm, layer.conv(x), lengths))
+                x = layer.activation(masked_group_norm(norm, layer.conv(x), lengths))
             else:
                 x = layer(x)
         return x, lengths
@@ -153,7 +153,7 @@ def _inner_name(name: str) -> str:
     return name
 
 
-def _normalized(speech: Tensor, lengths: Tensor) -> Tensor:
+def normalized(speech: Tensor, lengths: Tensor) -> Tensor:
     """Mean 0 and variance 1 over the samples of each utterance."""
     mask = length_mask(lengths, speech.size(1))
     count = lengths.clamp(min=1).unsqueeze(1).to(speech.dtype)
@@ -163,7 +163,7 @@ def _normalized(speech: Tensor, lengths: Tensor) -> Tensor:
     return centred * torch.rsqrt(variance + 1e-5)
 
 
-def _masked_group_norm(norm: nn.GroupNorm, x: Tensor, lengths: Tensor) -> Tensor:
+def masked_group_norm(norm: nn.GroupNorm, x: Tensor, lengths: Tensor) -> Tensor:
     """Group normalization with one channel per group, over the frames of each utterance. x (batch, channels, time)."""
     mask = length_mask(lengths, x.size(2)).unsqueeze(1)
     count = lengths.clamp(min=1).view(-1, 1, 1).to(x.dtype)
