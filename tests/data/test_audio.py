@@ -177,7 +177,7 @@ def test_parts_channels_and_rates(tmp_path: Path, tone: np.ndarray) -> None:
     assert len(read_audio(path, channel=0, start_s=0.9, end_s=1.2).samples) == 1600
     with pytest.raises(AudioError, match=r"ends at 1\.000 s"):
         read_audio(path, start_s=1.5)
-    with pytest.raises(UserError, match="there is no channel 2; the recording has 2"):
+    with pytest.raises(UserError, match="there is no channel 2; the number of channels is 2"):
         read_audio(path, channel=2)
     halved = read_audio(path, channel=0, rate=8000)
     assert (halved.rate, len(halved.samples)) == (8000, 8000)

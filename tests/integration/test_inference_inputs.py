@@ -80,7 +80,7 @@ def test_speech_in_the_second_channel_is_heard(
     assert capsys.readouterr().out == "GO\nGO\n"
     assert "channels differ" not in caplog.text
     assert run(transcribe.main, [str(model), str(tmp_path / "equal.wav"), "--channel", "2"]) == 1
-    assert "there is no channel 2; the recording has 2" in capsys.readouterr().err
+    assert "there is no channel 2; the number of channels is 2" in capsys.readouterr().err
 
 
 def test_stored_arrays_are_audio_or_features(model: Path, tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_mistake_does_not_change_an_older_run(beeps: Path, finished: Path) -> 
     before = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     done = run(beeps, finished, "--best_model_criterion", "valid,accuracy,max")
     assert done.returncode == 2
-    assert "does not measure valid.accuracy" in done.stderr
+    assert "does not report valid.accuracy" in done.stderr
     after = {path.name: path.read_bytes() for path in finished.iterdir() if path.suffix in (".pth", ".yaml", ".json")}
     assert after == before
 

@@ -97,7 +97,7 @@ def test_the_comparison_is_written(tmp_path: Path, capsys: pytest.CaptureFixture
     ref, first, second = (str(tmp_path / name / "text") for name in texts)
     assert cli(["score", ref, first, "--compare", second, "--output_dir", str(tmp_path / "out")]) == 0
     told = "-50.00 points (-50.00 to -50.00), p = 0.0001"
-    assert f"{second}: 0.00 %, {told}" in capsys.readouterr().out
+    assert f"{second}: error rate 0.00 %, {told}" in capsys.readouterr().out
     page = (tmp_path / "out" / "RESULTS.md").read_text()
     assert "\n|a|20|40|50.0|50.0|" in page
     assert "\n|b|20|40|100.0|0.0|" in page

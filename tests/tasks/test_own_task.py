@@ -71,7 +71,7 @@ def test_the_commands_of_the_page(workplace: Path) -> None:
         assert done.returncode == 0, f"{command}\n{done.stderr[-3000:]}"
         outputs[command] = done.stdout
     assert "--hidden_size" in outputs[commands[0]]
-    assert "keywords to tell apart" in outputs[commands[0]]
+    assert "keywords to distinguish" in outputs[commands[0]]
     assert "hidden_size: 32" in outputs[commands[1]]
     assert accuracy(workplace / "exp", 4) == 1.0
     assert accuracy(workplace / "exp_two", 3) > 0.5

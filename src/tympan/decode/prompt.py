@@ -39,13 +39,16 @@ class Prompt:
 
 
 def read_prompt(model: SpeechModel, codec: TextCodec, options: DecodeOptions) -> Prompt | None:
-    """The prompt of training, changed as `options` say; None for a model without one."""
+    """The prompt of training, changed as `options` say; None for a model without Whisper's tokens.
+
+    As in ESPnet2, the search of other models does not begin with `model_conf lang_token_id`.
+    """
     trained = model.prompt if isinstance(model, HasPrompt) else ()
     if not isinstance(codec.tokenizer, WhisperTokenizer):
         for name in ("lang_prompt_token", "predict_time"):
             if getattr(options, name):
                 raise UserError(f"{name} needs a model with Whisper's tokens")
-        return Prompt(tuple(trained), eos=model.eos) if trained else None
+        return None
     ids = {token: number for number, token in enumerate(codec.vocabulary.tokens)}
     names = [codec.vocabulary.tokens[number] for number in trained]
     if options.lang_prompt_token is not None:

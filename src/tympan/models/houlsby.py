@@ -47,7 +47,7 @@ class Houlsby:
     def __init__(
         self,
         bottleneck: Annotated[int, Range(1, 100000)] = 32,
-        target_layers: tuple[int, ...] = (),
+        target_layers: Annotated[tuple[int, ...], Range(0, 10_000)] = (),
         target_modules: tuple[str, ...] = (),
     ) -> None:
         """`target_layers`: indices of the layers; empty: all. `target_modules`: ends of the names of linear layers;
