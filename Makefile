@@ -78,7 +78,7 @@ demo: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run_all.py $(if $(PEER_ENV),--peer_env $(PEER_ENV))
 
-compat: $(READY)
+compat: $(READY_TEST)
 	@test -n "$(ESPNET)" || { echo "make compat ESPNET=DIR: a checkout of https://github.com/espnet/espnet"; exit 2; }
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/compat.py $(ESPNET)
 

@@ -223,6 +223,10 @@ def test_mistakes_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         S3prlFrontend(frontend_conf={"upstraem": "wavlm_large"})
     with pytest.raises(UserError, match=r"put them in .*hub/microsoft/wavlm-large"):
         find_folder("microsoft/wavlm-large", str(tmp_path / "hub"))
+    with pytest.raises(UserError, match=r"could not be downloaded .*put them in .*hub/bert-base-uncased"):
+        find_folder("bert-base-uncased", str(tmp_path / "hub"))
+    with pytest.raises(UserError, match="is neither a folder with"):
+        find_folder("./no/such/folder", None)
     with pytest.raises(UserError, match=r"no config.json"):
         find_folder(str(tmp_path), None)
     (tmp_path / "config.json").write_text("{")

@@ -81,10 +81,10 @@ def _download(name: str, download_dir: str | None) -> Path:
         f"Without a network: fetch {CONFIG}, {PREPROCESSOR} and {WEIGHTS[0]} of https://huggingface.co/{name} "
         f"on another machine and put them in {place}"
     )
-    if name.count("/") != 1 or name.startswith(("/", ".")):
+    if name.count("/") > 1 or name.startswith(("/", ".")):
         raise UserError(
             f"'{name}' is neither a folder with {CONFIG} nor the name of a model on the hub, such as "
-            f"microsoft/wavlm-large"
+            "microsoft/wavlm-large or bert-base-uncased"
         )
     fault = import_fault("huggingface_hub")
     if fault is not None:
