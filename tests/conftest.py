@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from pathlib import Path
 
@@ -15,6 +16,11 @@ SHARED = Path(os.environ.get("TYMPAN_SHARED", ROOT.parent / "shared"))
 
 TRAVELLING = ROOT / "tests" / "golden"
 """The part of it that is in the repository: synthetic audio and text only."""
+
+
+# A shell ignores SIGINT for jobs in the background, and child processes inherit that. Tests of Ctrl-C need the default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class GoldenPath(type(Path())):

@@ -29,8 +29,13 @@ SMALL: dict[str, dict[str, Any]] = {
     "linear": {"output_size": 16},
     "seq_rnn": {"unit": 8},
 }
-PRETRAINED = ("s3prl", "huggingface", "fused")
-"""Built in test_pretrained.py, from files."""
+PRETRAINED = (
+    *("s3prl", "huggingface", "fused", "wav2vec_cnn", "wav2vec2", "hubert", "torchaudiohubert", "whisper"),
+    *("hugging_face_transformers", "length_adaptor"),
+)
+"""Built in test_pretrained.py, test_whisper.py, test_audio_encoders.py and test_seq2seq.py, from files."""
+NOT_STEPWISE = ("mlm",)
+"""A decoder that predicts all tokens at once."""
 CONTRACTS: list[tuple[Registry, type, list[str]]] = [
     (choices.FRONTENDS, parts.Frontend, []),
     (choices.PREENCODERS, parts.Preencoder, ["input_size"]),
@@ -53,7 +58,7 @@ ABILITIES: dict[type, list[str]] = {
         (registry, contract, sizes, name)
         for registry, contract, sizes in CONTRACTS
         for name in registry.names()
-        if name not in (*choices.TRANSDUCER_DECODERS, *PRETRAINED)
+        if name not in (*choices.TRANSDUCER_DECODERS, *PRETRAINED, *NOT_STEPWISE)
     ],
 )
 def test_registered_classes_conform(registry: Registry, contract: type, sizes: list[str], name: str) -> None:
