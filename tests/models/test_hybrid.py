@@ -152,7 +152,7 @@ def test_ctc_that_can_not_fit_counts_0() -> None:
         ({"decoder": None}, "a decoder is needed"),
         ({"model_conf": {"ctc_weight": 1.5}}, "between 0 and 1"),
         ({"model_conf": {"ctc_weight": 0.0, "interctc_weight": 0.5}}, "intermediate CTC needs"),
-        ({"model_conf": {"sym_blank": "<b>"}}, "does not contain the CTC blank '<b>'"),
+        ({"model_conf": {"sym_blank": "<b>"}}, "does not contain the blank '<b>'"),
         ({"encoder_conf": {"attention_heads": 3}}, "must be a multiple of attention_heads"),
         ({"encoder_conf": {"cnn_module_kernel": 4}}, "must be odd, found 4"),
         ({"encoder_conf": {"interctc_layer_idx": [2]}}, "between 1 and 1"),

@@ -144,6 +144,15 @@ def test_big_blanks_are_trained() -> None:
     assert float(model(**batch).value.detach()) < float(plain.detach())
 
 
+def test_the_first_token_is_the_blank_of_a_list_without_one() -> None:
+    """As in ESPnet2, and as the CTC/attention model does it."""
+    model = tiny_transducer(token_list=["<b>", *TOKENS[1:]])
+    assert model.blank_id == 0
+    assert model(**tiny_batch()).value.isfinite()
+    with pytest.raises(UserError, match="does not contain the blank '<other>'"):
+        tiny_transducer(model_conf={"sym_blank": "<other>"})
+
+
 def test_fastemit_is_a_key_of_model_transducer() -> None:
     given = {"model": "transducer", "model_conf": {"ctc_weight": 0.0, "fastemit_lambda": 0.5}}
     fast, plain = tiny_transducer(**given), tiny_transducer(model_conf={"ctc_weight": 0.0})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from tympan.models.bayes_risk_ctc import BayesRisk
 from tympan.models.ctc_loss import ctc_loss
 from tympan.nn.dropout import Dropout
 from tympan.nn.full_precision import at_least_float32, full_precision
+
+_BLANK = "<blank>"
 
 
 class Ctc(nn.Module):
@@ -75,3 +78,12 @@ class Ctc(nn.Module):
         """(batch, time): the best token of every frame."""
         best: Tensor = self.ctc_lo(out).argmax(-1)
         return best
+
+
+def find_blank(token_list: Sequence[str], sym_blank: str) -> int:
+    """The id of the blank of CTC or a transducer. In a list without `<blank>` it is the first token, as in ESPnet2."""
+    if sym_blank in token_list:
+        return token_list.index(sym_blank)
+    if sym_blank == _BLANK:
+        return 0
+    raise UserError(f"the token list does not contain the blank '{sym_blank}' (model_conf sym_blank)")

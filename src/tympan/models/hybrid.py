@@ -6,7 +6,7 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -14,30 +14,26 @@ from torch import Tensor, nn
 from tympan.config import choices
 from tympan.errors import UserError
 from tympan.models.attention import Attended, Text, attention_kept, attention_loss
-from tympan.models.ctc import Ctc
+from tympan.models.ctc import Ctc, find_blank
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.encoder.output import EncoderOutput
-from tympan.models.encoder.packed import is_packable
+from tympan.models.encoding import EncodingModel
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs, prepare_features, set_precision, with_encoder
+from tympan.models.inputs import build_inputs, with_encoder
 from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
-    ConditionsOnCtc,
     Decoder,
     Encoder,
     Frontend,
     Normalizer,
     Postencoder,
     Preencoder,
-    Recomputes,
     StepDecoder,
     TakesAudio,
 )
 from tympan.text.whisper import prompt_tokens
-
-BLANK = "<blank>"
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
@@ -88,16 +84,7 @@ def _prompt(text: TextConfig, token_list: Sequence[str]) -> dict[str, tuple[int,
     return {"prompt": tuple(map(list(token_list).index, prompt))} if prompt else {}
 
 
-def find_blank(token_list: Sequence[str], sym_blank: str) -> int:
-    """The id of CTC's blank. In a list without `<blank>` it is the first token, as in ESPnet2."""
-    if sym_blank in token_list:
-        return token_list.index(sym_blank)
-    if sym_blank == BLANK:
-        return 0
-    raise UserError(f"the token list does not contain the CTC blank '{sym_blank}' (model_conf sym_blank)")
-
-
-class HybridModel(nn.Module):
+class HybridModel(EncodingModel):
     """`model: espnet`. Frontend, SpecAugment, normalization, (preencoder,) encoder, then CTC and decoder.
 
     `aux_ctc` maps layers of intermediate CTC to data names: these layers learn that text instead of `text`.
@@ -161,10 +148,7 @@ class HybridModel(nn.Module):
         self.preencoder = preencoder
         self.encoder = encoder
         self.postencoder = postencoder
-        self.is_conditioned = False
-        if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
-            encoder.add_conditioning(self.vocab_size)
-            self.is_conditioned = True
+        self.condition_encoder(self.vocab_size)
         self.decoder = decoder if ctc_weight < 1.0 else None
         self.ctc = ctc if ctc_weight > 0.0 else None
         self._check_weights()
@@ -221,39 +205,16 @@ class HybridModel(nn.Module):
         return with_total(terms, stats, count_of(speech.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
-        """Features and encoder. SpecAugment only in training, from `augment_seed` (batch,) or torch's generator."""
-        features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
-        if self.is_conditioned:
-            # Checked once, in __init__: isinstance of a Protocol is slow, and torch.compile can't trace it.
-            encoded = cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
-        else:
-            encoded = self.encoder(features, lengths)
+        """Features, encoder and postencoder."""
+        encoded = super().encode(speech, speech_lengths, augment_seed=augment_seed)
         if self.postencoder is None:
             return encoded
         out, lengths = self.postencoder(encoded.out, encoded.lengths)
         return EncoderOutput(out, lengths, encoded.intermediate)
 
     @property
-    def has_ctc(self) -> bool:
-        return self.ctc is not None
-
-    def ctc_log_posteriors(self, out: Tensor) -> Tensor:
-        """Encoder output (..., time, size) -> (..., time, V), in at least float32."""
-        assert self.ctc is not None
-        return self.ctc.log_softmax(out)
-
-    @property
     def step_decoder(self) -> StepDecoder | None:
         return self.decoder
-
-    def set_precision(self, dtype: torch.dtype) -> None:
-        """Convert the weights; features are computed and normalized in at least float32."""
-        set_precision(self, dtype, features=(self.frontend, self.normalize))
-
-    @property
-    def packs_batches(self) -> bool:
-        """Whether padding costs the encoder nothing on a CPU, so that a batch may mix utterances of any length."""
-        return is_packable(self.encoder)
 
     @property
     def max_samples(self) -> int | None:
@@ -261,31 +222,9 @@ class HybridModel(nn.Module):
         return self.encoder.max_samples if isinstance(self.encoder, TakesAudio) else None
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
-        if self.frontend is not None:
-            lengths = self.frontend.output_lengths(lengths)
-        lengths = self.encoder.output_lengths(lengths)
+        """Number of frames after the postencoder, without running the model."""
+        lengths = super().output_lengths(lengths)
         return lengths if self.postencoder is None else self.postencoder.output_lengths(lengths)
-
-    def collect_feats(
-        self,
-        speech: Tensor,
-        speech_lengths: Tensor,
-        text: Tensor | None = None,
-        text_lengths: Tensor | None = None,
-        augment_seed: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Features before normalization, for `--collect_stats`."""
-        if not self.extract_feats_in_collect_stats or self.frontend is None:
-            return {"feats": speech, "feats_lengths": speech_lengths}
-        features, lengths = self.frontend(speech, speech_lengths)
-        return {"feats": features, "feats_lengths": lengths}
-
-    def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Recompute activations of the blocks in the backward pass, to save memory."""
-        for part in (self.encoder, self.decoder):
-            if isinstance(part, Recomputes):
-                part.set_grad_checkpointing(is_on)
 
     @torch.no_grad()
     def attention_weights(

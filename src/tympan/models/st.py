@@ -20,9 +20,10 @@ from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.own import build_encoder
 from tympan.models.encoder.packed import is_packable
+from tympan.models.encoding import EncodingModel
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs, prepare_features, set_precision, with_encoder
+from tympan.models.inputs import build_inputs, prepare_features, with_encoder
 from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
@@ -31,7 +32,6 @@ from tympan.models.parts import (
     Frontend,
     Normalizer,
     Preencoder,
-    Recomputes,
     StepDecoder,
 )
 from tympan.nn.masks import length_mask
@@ -49,7 +49,7 @@ class _Task:
     terms: Sequence[LossTerm]
 
 
-class StModel(nn.Module):
+class StModel(EncodingModel):
     """ESPnet2's `ESPnetSTModel`. The loss is a sum of up to three tasks:
 
     - translation, weight 1 - asr_weight - mt_weight: `decoder`, with `st_mtlalpha` of CTC (`st_ctc`);
@@ -235,44 +235,15 @@ class StModel(nn.Module):
     def step_decoder(self) -> StepDecoder | None:
         return self.decoder
 
-    def set_precision(self, dtype: torch.dtype) -> None:
-        """Convert the weights; features are computed and normalized in at least float32."""
-        set_precision(self, dtype, features=(self.frontend, self.normalize))
-
     @property
     def packs_batches(self) -> bool:
         """Whether padding costs the encoders nothing on a CPU, so that a batch may mix utterances of any length."""
-        return is_packable(self.encoder) and (self.hier_encoder is None or is_packable(self.hier_encoder))
+        return super().packs_batches and (self.hier_encoder is None or is_packable(self.hier_encoder))
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
-        for part in (self.frontend, self.encoder, self.hier_encoder):
-            if part is not None:
-                lengths = part.output_lengths(lengths)
-        return lengths
-
-    def collect_feats(
-        self,
-        speech: Tensor,
-        speech_lengths: Tensor,
-        text: Tensor | None = None,
-        text_lengths: Tensor | None = None,
-        src_text: Tensor | None = None,
-        src_text_lengths: Tensor | None = None,
-        augment_seed: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Features before normalization, for `--collect_stats`."""
-        if not self.extract_feats_in_collect_stats or self.frontend is None:
-            return {"feats": speech, "feats_lengths": speech_lengths}
-        features, lengths = self.frontend(speech, speech_lengths)
-        return {"feats": features, "feats_lengths": lengths}
-
-    def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Recompute activations of the blocks in the backward pass, to save memory."""
-        parts = (self.encoder, self.hier_encoder, self.decoder, self.extra_asr_decoder, self.extra_mt_encoder)
-        for part in parts:
-            if isinstance(part, Recomputes):
-                part.set_grad_checkpointing(is_on)
+        """Number of frames after the last encoder, without running the model."""
+        lengths = super().output_lengths(lengths)
+        return lengths if self.hier_encoder is None else self.hier_encoder.output_lengths(lengths)
 
     @torch.no_grad()
     def attention_weights(

@@ -9,7 +9,7 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,25 +19,23 @@ from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.models.abilities import TextAlignment
 from tympan.models.attention import Text, attention_kept, attention_loss
-from tympan.models.ctc import Ctc
+from tympan.models.ctc import Ctc, find_blank
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.decoder.prediction import PredictionNetwork
 from tympan.models.encoder.output import EncoderOutput
-from tympan.models.encoder.packed import is_packable
+from tympan.models.encoding import EncodingModel
 from tympan.models.error_rates import ErrorCounter
 from tympan.models.initialize import initialize
-from tympan.models.inputs import build_inputs, prepare_features, set_precision, with_encoder
+from tympan.models.inputs import build_inputs, with_encoder
 from tympan.models.joint_network import JointNetwork
 from tympan.models.loss import Loss, LossTerm, Stat, count_of, with_total
 from tympan.models.parts import (
     Augmenter,
-    ConditionsOnCtc,
     Decoder,
     Encoder,
     Frontend,
     Normalizer,
     Preencoder,
-    Recomputes,
 )
 from tympan.models.transducer_greedy import TransducerParts, greedy_accept, greedy_start
 from tympan.models.transducer_lattice import Lattice
@@ -84,7 +82,7 @@ def build_transducer(config: AsrTrainConfig, *, reads_statistics: bool = True) -
     return model
 
 
-class TransducerModel(nn.Module):
+class TransducerModel(EncodingModel):
     """`model: espnet` or `transducer` with `decoder: transducer` or `stateless`.
 
     The keys of ESPnet2 that belong to the attention decoder (`lsm_weight`, `length_normalized_loss`) have an effect
@@ -146,9 +144,7 @@ class TransducerModel(nn.Module):
             raise UserError("model_conf aux_ctc is not supported; remove it")
         self.token_list = tuple(token_list)
         self.vocab_size = len(token_list)
-        if sym_blank not in token_list:
-            raise UserError(f"the token list does not contain the blank '{sym_blank}' (model_conf sym_blank)")
-        self.blank_id = self.token_list.index(sym_blank)
+        self.blank_id = find_blank(self.token_list, sym_blank)
         self.sos = self.token_list.index(sym_sos) if sym_sos in token_list else self.vocab_size - 1
         self.eos = self.token_list.index(sym_eos) if sym_eos in token_list else self.vocab_size - 1
         self.big_blanks = self._find_big_blanks(transducer_multi_blank_durations)
@@ -169,10 +165,7 @@ class TransducerModel(nn.Module):
         self.normalize = normalize
         self.preencoder = preencoder
         self.encoder = encoder
-        self.is_conditioned = False
-        if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
-            encoder.add_conditioning(self.vocab_size)
-            self.is_conditioned = True
+        self.condition_encoder(self.vocab_size)
         self.decoder = decoder
         self.joint_network = joint_network
         if joint_network.durations and self.big_blanks:
@@ -301,13 +294,6 @@ class TransducerModel(nn.Module):
             self.decoder, self.joint_network, self.blank_id, {self.blank_id: 1, **dict(self.big_blanks)}
         )
 
-    def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
-        """Features and encoder. SpecAugment only in training, from `augment_seed` (batch,) or torch's generator."""
-        features, lengths = prepare_features(self, speech, speech_lengths, augment_seed=augment_seed)
-        if self.is_conditioned:
-            return cast(ConditionsOnCtc, self.encoder)(features, lengths, self.ctc)
-        return self.encoder(features, lengths)
-
     @torch.inference_mode()
     def align_text(self, out: Tensor, text: Sequence[int]) -> TextAlignment | None:
         """The best path through the lattice of encoder output (frames, size) and token ids."""
@@ -336,50 +322,6 @@ class TransducerModel(nn.Module):
         probability = scores.cpu()[emits].gather(1, arc.unsqueeze(1)).squeeze(1).exp().clamp(max=1.0)
         spans = zip(start.tolist(), end.tolist(), probability.tolist(), strict=True)
         return TextAlignment(tuple(spans), float(total))
-
-    @property
-    def has_ctc(self) -> bool:
-        return self.ctc is not None
-
-    def ctc_log_posteriors(self, out: Tensor) -> Tensor:
-        """Encoder output (..., time, size) -> (..., time, V), in at least float32."""
-        assert self.ctc is not None
-        return self.ctc.log_softmax(out)
-
-    def set_precision(self, dtype: torch.dtype) -> None:
-        """Convert the weights; features are computed and normalized in at least float32."""
-        set_precision(self, dtype, features=(self.frontend, self.normalize))
-
-    @property
-    def packs_batches(self) -> bool:
-        """Whether padding costs the encoder nothing on a CPU, so that a batch may mix utterances of any length."""
-        return is_packable(self.encoder)
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Number of encoder frames for a number of samples (or feature frames), without running the model."""
-        if self.frontend is not None:
-            lengths = self.frontend.output_lengths(lengths)
-        return self.encoder.output_lengths(lengths)
-
-    def collect_feats(
-        self,
-        speech: Tensor,
-        speech_lengths: Tensor,
-        text: Tensor | None = None,
-        text_lengths: Tensor | None = None,
-        augment_seed: Tensor | None = None,
-    ) -> dict[str, Tensor]:
-        """Features before normalization, for `--collect_stats`."""
-        if not self.extract_feats_in_collect_stats or self.frontend is None:
-            return {"feats": speech, "feats_lengths": speech_lengths}
-        features, lengths = self.frontend(speech, speech_lengths)
-        return {"feats": features, "feats_lengths": lengths}
-
-    def set_grad_checkpointing(self, is_on: bool) -> None:
-        """Recompute activations of the encoder's blocks in the backward pass; the joint network's always are."""
-        for part in (self.encoder, self.att_decoder):
-            if isinstance(part, Recomputes):
-                part.set_grad_checkpointing(is_on)
 
     @torch.no_grad()
     def attention_weights(
