@@ -5,15 +5,17 @@ Shapes: U utterances, B beams, V vocabulary.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from tympan.decode.hypothesis import Hypothesis
 from tympan.decode.options import DecodeOptions
 from tympan.decode.scorer import FullScorer
-from tympan.decode.search import Encoded
+from tympan.decode.search import Encoded, Ended
 from tympan.errors import UserError
 from tympan.models.speech_model import HasPrompt, SpeechModel
 from tympan.nn.beam_state import STATIC, BeamState
@@ -169,8 +171,8 @@ def spoken(tokens: Sequence[str]) -> Spoken:
     if not found:
         return Spoken(indices, None)
     times: dict[int, tuple[float, float]] = {}
-    places = sorted(found)
-    for here, following in zip(places, [*places[1:], len(tokens)], strict=True):
+    marks = sorted(found)
+    for here, following in zip(marks, [*marks[1:], len(tokens)], strict=True):
         inside = [index for index in indices if here < index < following]
         start, end = found[here], found.get(following, found[here])
         total = sum(len(tokens[index]) for index in inside)
@@ -179,4 +181,24 @@ def spoken(tokens: Sequence[str]) -> Spoken:
             begin, done = done, done + len(tokens[index])
             share = (end - start) / max(1, total)
             times[index] = (round(start + begin * share, 3), round(start + done * share, 3))
-    return Spoken(indices, tuple(times.get(index, (found[places[0]],) * 2) for index in indices))
+    return Spoken(indices, tuple(times.get(index, (found[marks[0]],) * 2) for index in indices))
+
+
+def spoken_hypothesis(ended: Ended, tokens: Sequence[str], codec: TextCodec, *, space_symbol: str) -> Hypothesis:
+    """A hypothesis of Whisper's tokens, with the times that it predicted.
+
+    The confidence of all its tokens is their mean probability: the decoder gives no better one.
+    """
+    found = spoken(tokens)
+    kept = tuple(tokens[index] for index in found.indices)
+    mean = math.exp(min(0.0, ended.scores.get("decoder", 0.0) / (len(tokens) + 1)))
+    return Hypothesis(
+        text=codec.text_of(kept).strip(),
+        tokens=kept,
+        token_ids=tuple(ended.token_ids[index] for index in found.indices),
+        score=ended.score,
+        scores=ended.scores,
+        times=found.times,
+        token_confidences=None if found.times is None else (mean,) * len(kept),
+        space_symbol=space_symbol,
+    )

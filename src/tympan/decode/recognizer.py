@@ -32,7 +32,7 @@ from tympan.decode.hypothesis import Encoding, Hypothesis, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle, report_missing_ctc
-from tympan.decode.prompt import spoken
+from tympan.decode.prompt import spoken_hypothesis
 from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
@@ -342,7 +342,7 @@ class Recognizer:
         codec = self.loaded.codec
         tokens = codec.vocabulary.ids2tokens(ended.token_ids)
         if aligned is None and isinstance(codec.tokenizer, WhisperTokenizer):
-            return self._spoken(ended, tokens)
+            return spoken_hypothesis(ended, tokens, codec, space_symbol=self.space_symbol)
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
             text=codec.text_of(tokens) if ended.words is None else join_words(word for word, _ in ended.words),
@@ -353,25 +353,6 @@ class Recognizer:
             times=None if aligned is None else tuple(_seconds(token, shift) for token in aligned.tokens),
             token_confidences=None if aligned is None else tuple(token.confidence for token in aligned.tokens),
             words=ended.words,
-            space_symbol=self.space_symbol,
-        )
-
-    def _spoken(self, ended: Ended, tokens: Sequence[str]) -> Hypothesis:
-        """A hypothesis of Whisper's tokens, with the times that it predicted.
-
-        The confidence of all its tokens is their mean probability: the decoder gives no better one.
-        """
-        found = spoken(tokens)
-        kept = tuple(tokens[index] for index in found.indices)
-        mean = math.exp(min(0.0, ended.scores.get("decoder", 0.0) / (len(tokens) + 1)))
-        return Hypothesis(
-            text=self.loaded.codec.text_of(kept).strip(),
-            tokens=kept,
-            token_ids=tuple(ended.token_ids[index] for index in found.indices),
-            score=ended.score,
-            scores=ended.scores,
-            times=found.times,
-            token_confidences=None if found.times is None else (mean,) * len(kept),
             space_symbol=self.space_symbol,
         )
 
