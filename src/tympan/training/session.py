@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tympan.config.choices import ADAPTERS, OPTIMIZERS
+from tympan.config.choices import OPTIMIZERS
 from tympan.config.command_line import read_command_line
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
@@ -22,15 +22,11 @@ from tympan.config.read import RULES
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
 from tympan.models.abilities import Recomputes
-from tympan.models.adapter import Adapter
-from tympan.models.init_param import init_from
 from tympan.models.initialize import load_pretrained_parts
-from tympan.nn.batch_norm import keep_statistics
 from tympan.runtime.atomic import atomic_write, remove_leftovers
-from tympan.runtime.comm import Comm, Distributed, Solo
+from tympan.runtime.comm import Comm, Solo
 from tympan.runtime.cpu import FAST_BFLOAT16, has_fast_bfloat16
 from tympan.runtime.device import (
-    backend_for,
     choose_kind,
     compiles_every_shape,
     describe,
@@ -39,21 +35,23 @@ from tympan.runtime.device import (
     prepare_environment,
     set_compile_mode,
 )
-from tympan.runtime.launch import LaunchPlan, as_worker, is_launched, launch
+from tympan.runtime.launch import as_worker, is_launched, launch
 from tympan.runtime.lock import directory_lock
 from tympan.runtime.log import setup_logging
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, Precision, choose_precision
-from tympan.runtime.ranks import DistOptions, Ranks, hosts, worker_ranks
+from tympan.runtime.ranks import Ranks, worker_ranks
 from tympan.runtime.seed import set_all_seeds, set_determinism
 from tympan.runtime.stop import EXIT_REQUEUE, StopSignal
 from tympan.training.checkpoint import Identity, load_checkpoint, remove_links, report_changes, set_aside
 from tympan.training.collect_stats import collect_stats
 from tympan.training.data import TrainingData, build_data, build_plain_data, with_joined_lists
+from tympan.training.first_weights import prepared_model, report_size
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
-from tympan.training.optimizers import build_optimizer, freeze, layer_factors, names_without_decay
+from tympan.training.optimizers import build_optimizer, layer_factors, names_without_decay
 from tympan.training.preflight import check_run
+from tympan.training.processes import dist_options_of, join_ranks, launch_plan
 from tympan.training.reporter import Done
 from tympan.training.schedulers import build_scheduler
 from tympan.training.task import AnyTask, check_data_names, data_of, start_command
@@ -76,11 +74,11 @@ def run_training(task: AnyTask, config: TrainConfig, *, argv: Sequence[str] | No
     if compiles_every_shape(device_kind) and not _was_given(config, "batch_type", arguments):
         # Such a device compiles every new shape: fixed shapes ran 17 times as fast in the Ascend port of the recipe
         config = replace(config, batch_type="bucket")
-    dist_options = _dist_options(config)
+    dist_options = dist_options_of(config)
     ranks = worker_ranks(dist_options, os.environ)
     plan = None
     if ranks is None and not (config.collect_stats or config.dry_run):
-        plan = _launch_plan(config, dist_options)
+        plan = launch_plan(config, dist_options)
     if ranks is not None:
         return as_worker(ranks.rank, lambda: _locked_work(task, config, device_kind, ranks))
     if plan is None:
@@ -126,7 +124,7 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
     if config.cpu_affinity:
         cores = pin_to_cores(local_rank, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
         logging.info("CPU cores of this process: %s", ", ".join(map(str, cores)) or "all")
-    comm = _comm(config, device, ranks)
+    comm = join_ranks(config, device, ranks)
     logging.info("%s training on %s, process %d of %d", task.name, describe(device), rank + 1, comm.size)
     if device.type == "cpu" and not config.use_amp and config.train_dtype == "float32" and has_fast_bfloat16():
         logging.info(FAST_BFLOAT16)
@@ -160,12 +158,12 @@ def _builds_model_only(config: TrainConfig) -> bool:
 
 def _build_model_only(task: AnyTask, config: TrainConfig, device: torch.device) -> None:
     set_all_seeds(config.seed)
-    model = _model(task, task.complete(config), is_pretrained=False)
+    model = prepared_model(task, task.complete(config), is_pretrained=False)
     precision = choose_precision(
         config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
     )
     build_updater(config, model, comm=Solo(), device=device, precision=precision)
-    _report_size(model)
+    report_size(model)
     logging.info("--dry_run true: the model and the optimizer were built; no data was read")
 
 
@@ -197,7 +195,7 @@ def build_trainer(
     given = config
     config = with_joined_lists(task.complete(config))
     data = build_data(task, config, comm=comm, pin_memory=device.type != "cpu")
-    model = _model(task, config)
+    model = prepared_model(task, config)
     _report_model(model, data, config, comm)
     _report_findings(task, config, model, data)
     precision.prepare(model)
@@ -327,44 +325,8 @@ def _epoch_start(config: TrainConfig, model: nn.Module, comm: Comm) -> Callable[
     return Unfreezing(model, config.unfreeze_interval).start_epoch
 
 
-def _model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) -> nn.Module:
-    model = task.build_model(config)
-    _load_weights(model, config, is_pretrained=is_pretrained)
-    frozen = freeze(model, config.freeze_param)
-    if frozen:
-        logging.info("%d weights are frozen: %s", len(frozen), ", ".join(config.freeze_param))
-    if config.use_adapter:
-        adapter: Adapter = ADAPTERS.build(config.adapter, config.adapter_conf)
-        names = adapter.add_to(model, freezes=not config.freeze_param, also_train=config.also_train)
-        logging.info("%d layers have an adapter (%s): %s", len(names), config.adapter, ", ".join(names))
-    norms = keep_statistics(model)
-    if norms:
-        logging.info("%d frozen batch-norm layers keep their statistics", len(norms))
-    return model
-
-
-def _load_weights(model: nn.Module, config: TrainConfig, *, is_pretrained: bool) -> None:
-    """Load the weights of --init_param, and those of pretrained parts that they lack."""
-
-    def load_given() -> set[str]:
-        found = (init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch) for entry in config.init_param)
-        return {name for names in found for name in names}
-
-    loaded = load_given()
-    if is_pretrained and load_pretrained_parts(model, loaded=loaded) and loaded:
-        load_given()  # these are more important
-
-
-def _report_size(model: nn.Module) -> None:
-    number = sum(parameter.numel() for parameter in model.parameters())
-    learning = sum(parameter.numel() for _, parameter in trainable(model))
-    share = 100 * learning / max(number, 1)
-    logging.info("model: %s parameters, %s of them trainable (%.2f %%)", f"{number:,}", f"{learning:,}", share)
-    logging.debug("%s", model)
-
-
 def _report_model(model: nn.Module, data: TrainingData, config: TrainConfig, comm: Comm) -> None:
-    _report_size(model)
+    report_size(model)
     for name, batches in (("train", data.train), ("valid", data.valid)):
         logging.info("%s data: %s", name, batches.describe().replace("\n", "; "))
     size = data.train.mean_size()
@@ -426,50 +388,3 @@ def _was_given(config: TrainConfig, name: str, arguments: Sequence[str]) -> bool
     """Return whether the user has set this option, on the command line or in a file."""
     line = read_command_line(arguments, options_of(type(config)), Mistakes())
     return name in line.values or any(name in read_layer(Path(path), RULES).values for path in line.configs)
-
-
-def _dist_options(config: TrainConfig) -> DistOptions:
-    return DistOptions(
-        init_method=config.dist_init_method,
-        world_size=config.dist_world_size,
-        rank=config.dist_rank,
-        local_rank=config.local_rank,
-        master_addr=config.dist_master_addr,
-        master_port=config.dist_master_port,
-        launcher=config.dist_launcher,
-        multiprocessing=config.multiprocessing_distributed,
-    )
-
-
-def _launch_plan(config: TrainConfig, dist_options: DistOptions) -> LaunchPlan | None:
-    """Return None if there is only one process to start."""
-    place = hosts(dist_options, os.environ)
-    processes = config.ngpu if config.ngpu > 0 else config.nproc
-    elastic = None
-    if config.elastic is not None:
-        low, high = config.elastic.split(":")
-        elastic = (int(low), int(high))
-    if processes * place.size == 1 and elastic is None:
-        return None
-    cores = os.cpu_count() or 1
-    return LaunchPlan(
-        processes=processes,
-        hosts=place,
-        max_restarts=config.max_restarts,
-        elastic=elastic,
-        threads=max(1, cores // (elastic[1] if elastic else processes)),
-    )
-
-
-def _comm(config: TrainConfig, device: torch.device, ranks: Ranks | None) -> Comm:
-    if ranks is None:
-        return Solo()
-    backend = backend_for(device.type, config.dist_backend)
-    return Distributed(
-        device,
-        backend=backend,
-        init_method=ranks.init_method,
-        rank=ranks.rank,
-        size=ranks.size,
-        timeout_s=config.dist_timeout,
-    )
