@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tympan.config.train import BatchOptions
+from tympan.config.batches import BatchOptions
 from tympan.data.batch_plan import BATCH_TYPES, plan_batches
 from tympan.data.index import UtteranceIndex
 from tympan.data.schedule import BatchSchedule

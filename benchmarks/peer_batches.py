@@ -77,7 +77,7 @@ def espnet_batches(case: Case, directory: Path) -> list[list[int]] | None:
 
 
 def tympan_batches(case: Case) -> list[list[int]]:
-    from tympan.config.train import BatchOptions
+    from tympan.config.batches import BatchOptions
     from tympan.data.batch_plan import plan_batches
     from tympan.data.shapes import Shapes
 

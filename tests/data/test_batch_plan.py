@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tympan.config import parse_args
-from tympan.config.train import BatchOptions
+from tympan.config.batches import BatchOptions
 from tympan.data.batch_plan import BATCH_TYPES, BatchPlan, plan_batches
 from tympan.data.schedule import BatchSchedule
 from tympan.data.shapes import Shapes

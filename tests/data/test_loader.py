@@ -13,8 +13,8 @@ import pytest
 import soundfile
 import torch
 
+from tympan.config.batches import BatchOptions
 from tympan.config.text import TextConfig
-from tympan.config.train import BatchOptions
 from tympan.data.augment import WaveformAugmentation
 from tympan.data.batch import Batch
 from tympan.data.batch_plan import plan_batches

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.config import option, parse_args
+from tympan.config.batches import BatchOptions
 from tympan.config.text import TokenType
-from tympan.config.train import BatchOptions
 
 if TYPE_CHECKING:
     from tympan.data.shapes import Shapes

@@ -14,8 +14,8 @@ from typing import get_args
 
 import numpy as np
 
+from tympan.config.batches import BatchOptions, BatchType
 from tympan.config.option import option_faults
-from tympan.config.train import BatchOptions, BatchType
 from tympan.data.buckets import plan_buckets
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from tympan.config.train import BatchOptions
+from tympan.config.batches import BatchOptions
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints
 

@@ -1,6 +1,6 @@
 """The searches that combine all scorers: `joint`, token by token, and `rescore`, a second pass over CTC's n-best list.
 
-Both need the whole encoding of an utterance, so `accept` only collects the pieces and `finish` searches.
+Both need the whole encoding of an utterance, so the decoder runs in `finish`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from tympan.decode.beam_search import BeamSearch, Full, LengthLimits, Weighted, rank
 from tympan.decode.ctc_prefix import CtcPrefixScorer
@@ -22,6 +21,7 @@ from tympan.decode.options import DecodeOptions
 from tympan.decode.prompt import PromptedScorer, read_prompt
 from tympan.decode.scorer import AttentionScorer, FullScorer, LengthBonus, LmScorer, PartialScorer, PlacedScorer
 from tympan.decode.search import Encoded, Ended
+from tympan.decode.whole import Collected, WholeUtteranceSearch
 from tympan.errors import UserError
 from tympan.models.decoder.rnn import RnnDecoder
 from tympan.models.parts import LimitsTokens, StepDecoder
@@ -34,46 +34,12 @@ MAX_SCORES = 32_000_000
 """Maximum number of scores at once (utterances times beams times tokens): 128 MB per scorer in float32."""
 
 
-@dataclass(frozen=True)
-class Collected:
-    """The pieces of an encoding, in order of arrival."""
-
-    utterances: int
-    pieces: tuple[Encoded, ...] = ()
-
-    def add(self, piece: Encoded) -> Collected:
-        return Collected(self.utterances, (*self.pieces, piece))
-
-    def joined(self) -> Encoded:
-        """One encoding of all frames."""
-        if len(self.pieces) == 1:
-            return self.pieces[0]
-        log_probs = [piece.log_probs for piece in self.pieces]
-        return Encoded(
-            memory=_joined([piece.memory for piece in self.pieces], [piece.lengths for piece in self.pieces]),
-            lengths=torch.stack([piece.lengths for piece in self.pieces]).sum(0),
-            log_probs=_joined([part for part in log_probs if part is not None], [p.lengths for p in self.pieces])
-            if None not in log_probs
-            else None,
-        )
-
-
-class JointSearch:
+class JointSearch(WholeUtteranceSearch):
     """Beam search with attention decoder, CTC prefix score, language models and length bonus."""
 
     def __init__(self, beam: BeamSearch, limits: LengthLimits) -> None:
         self.beam = beam
         self.limits = limits
-
-    def start(self, utterances: int) -> Collected:
-        return Collected(utterances)
-
-    def accept(self, state: Collected, encoded: Encoded) -> Collected:
-        return state.add(encoded)
-
-    def partial(self, state: Collected) -> list[Ended]:
-        """Empty hypotheses: this search has no result before the end."""
-        return [Ended((), 0.0, {})] * state.utterances
 
     def finish(self, state: Collected) -> list[list[Ended]]:
         encoded = state.joined()
@@ -247,16 +213,6 @@ def _parts(encoded: Encoded, scores: int) -> Iterator[Tensor | None]:
         yield None
         return
     yield from torch.split(torch.arange(encoded.utterances, device=encoded.lengths.device), size)
-
-
-def _joined(pieces: Sequence[Tensor], lengths: Sequence[Tensor]) -> Tensor:
-    """Concatenate (U, T, ...) pieces in time for each utterance, without the padding between them."""
-    counts = [length.tolist() for length in lengths]
-    rows = [
-        torch.cat([piece[row, : count[row]] for piece, count in zip(pieces, counts, strict=True)])
-        for row in range(len(pieces[0]))
-    ]
-    return pad_sequence(rows, batch_first=True)
 
 
 @torch.inference_mode()

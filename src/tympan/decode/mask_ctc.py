@@ -14,17 +14,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tympan.decode.joint import Collected
 from tympan.decode.load import LoadedModel
 from tympan.decode.mask_ctc_kind import MASK_CTC, MaskCtcOptions
 from tympan.decode.options import DecodeOptions
 from tympan.decode.search import Encoded, Ended
+from tympan.decode.whole import Collected, WholeUtteranceSearch
 from tympan.errors import UserError
 from tympan.models.decoder.mlm import MlmDecoder
 from tympan.models.mask_ctc import MaskCtcModel
 
 
-class MaskCtcSearch:
+class MaskCtcSearch(WholeUtteranceSearch):
     """Needs the whole encoding of an utterance, so it fills in at the end."""
 
     def __init__(self, mlm: MlmDecoder, *, blank_id: int, iterations: int, threshold: float) -> None:
@@ -32,16 +32,6 @@ class MaskCtcSearch:
         self.blank_id = blank_id
         self.iterations = iterations
         self.threshold = threshold
-
-    def start(self, utterances: int) -> Collected:
-        return Collected(utterances)
-
-    def accept(self, state: Collected, encoded: Encoded) -> Collected:
-        return state.add(encoded)
-
-    def partial(self, state: Collected) -> list[Ended]:
-        """Nothing is known before the end."""
-        return [Ended((), 0.0, {})] * state.utterances
 
     @torch.inference_mode()
     def finish(self, state: Collected) -> list[list[Ended]]:

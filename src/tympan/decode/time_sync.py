@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from tympan.decode.joint import Collected
 from tympan.decode.load import LoadedModel
 from tympan.decode.options import DecodeOptions
 from tympan.decode.search import Encoded, Ended
+from tympan.decode.whole import Collected, WholeUtteranceSearch
 from tympan.models.parts import Decoder, NextTokenModel
 from tympan.models.speech_model import HasDecoder
 from tympan.nn.full_precision import at_least_float32
@@ -56,7 +56,7 @@ class _Utterance:
         return self.so_far[name][root] + float(self.next_token[name][root][prefix[-1]])
 
 
-class TimeSyncSearch:
+class TimeSyncSearch(WholeUtteranceSearch):
     """Needs the whole encoding for the decoder, so it searches at the end."""
 
     def __init__(
@@ -69,16 +69,6 @@ class TimeSyncSearch:
         self.beam_size = beam_size
         self.sos = sos
         self.blank_id = blank_id
-
-    def start(self, utterances: int) -> Collected:
-        return Collected(utterances)
-
-    def accept(self, state: Collected, encoded: Encoded) -> Collected:
-        return state.add(encoded)
-
-    def partial(self, state: Collected) -> list[Ended]:
-        """Nothing is known before the end."""
-        return [Ended((), 0.0, {})] * state.utterances
 
     @torch.inference_mode()
     def finish(self, state: Collected) -> list[list[Ended]]:

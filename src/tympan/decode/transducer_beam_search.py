@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tympan.decode.joint import Collected
 from tympan.decode.search import Encoded, Ended
 from tympan.decode.transducer_beams import Beams, Grower, best_rows, joined, merged, results
 from tympan.decode.transducer_steps import FrameStep, after_blank, best, candidates
+from tympan.decode.whole import Collected, WholeUtteranceSearch
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class FrameBeamSearch:
         return results(state.beams, fusion, utterances=state.utterances, is_normalized=self.ranks_by_length)
 
 
-class AlignmentLengthSearch:
+class AlignmentLengthSearch(WholeUtteranceSearch):
     """`alsd` (Saon et al. 2020): hypotheses of the same number of tokens and blanks compete."""
 
     def __init__(self, grower: Grower, *, beam: int, u_max: int, is_normalized: bool, ranks_by_length: bool) -> None:
@@ -64,16 +64,6 @@ class AlignmentLengthSearch:
         self.u_max = u_max
         self.is_normalized = is_normalized
         self.ranks_by_length = ranks_by_length
-
-    def start(self, utterances: int) -> Collected:
-        return Collected(utterances)
-
-    def accept(self, state: Collected, encoded: Encoded) -> Collected:
-        return state.add(encoded)
-
-    def partial(self, state: Collected) -> list[Ended]:
-        """Nothing is known before the end."""
-        return [Ended((), 0.0, {}, spans=())] * state.utterances
 
     @torch.inference_mode()
     def finish(self, state: Collected) -> list[list[Ended]]:

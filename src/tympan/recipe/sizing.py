@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from tympan.config.train import BatchOptions
+from tympan.config.batches import BatchOptions
 from tympan.data.batch_plan import plan_batches
 from tympan.data.shapes import Shapes
 from tympan.recipe.survey import Survey, unknown_words

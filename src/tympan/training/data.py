@@ -9,7 +9,8 @@ from typing import TypeVar
 
 import numpy as np
 
-from tympan.config.train import BatchOptions, TrainConfig
+from tympan.config.batches import BatchOptions
+from tympan.config.train import TrainConfig
 from tympan.data.batch import Batches
 from tympan.data.batch_plan import BatchPlan, plan_batches
 from tympan.data.dataset import UtteranceDataset
