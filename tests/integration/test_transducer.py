@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from train_corpus import run, same_weights
+import torch
+from train_corpus import run, same_weights, weights
 
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.decode.recognizer import Recognizer
@@ -49,14 +50,25 @@ def test_a_resumed_run_has_the_same_bits(config: Path, finished: Path, tmp_path:
 
 
 def test_two_processes_learn_what_one_learns(config: Path, tmp_path: Path) -> None:
+    """To the rounding of float32, with SGD: its updates are proportional to the gradients.
+
+    With Adam the training losses agree as well (6e-8), but the gradient of a bias before a batch norm is only rounding
+    noise, which Adam scales to the learning rate. The running mean follows that bias late, and so the validation losses
+    differed by 2e-4. The CTC/attention model does the same.
+    """
     still = [*OPTIONS, "--decoder_conf", "{hidden_size: 12, dropout: 0.0}", "--max_epoch", "1", "--encoder_conf"]
     still += ["{dropout_rate: 0.0, positional_dropout_rate: 0.0, attention_dropout_rate: 0.0}"]
+    still += ["--optim", "sgd", "--optim_conf", "lr=0.003"]
     for processes in ("1", "2"):
         done = run(config, tmp_path / processes, *still, "--ngpu", "0", "--nproc", processes)
         assert done.returncode == 0, done.stderr
     one, two = (read_reporter(tmp_path / name) for name in ("1", "2"))
-    for phase, name in (("train", "loss_transducer"), ("train", "loss_simple"), ("valid", "loss_transducer")):
-        assert two.get(phase, name, 1) == pytest.approx(one.get(phase, name, 1), rel=1e-3)
+    for phase in ("train", "valid"):
+        for name in ("loss", "loss_transducer", "loss_simple"):
+            assert two.get(phase, name, 1) == pytest.approx(one.get(phase, name, 1), rel=1e-6)
+    first, second = (weights(tmp_path / name / "1epoch.pth") for name in ("1", "2"))
+    for name, value in first.items():
+        torch.testing.assert_close(second[name], value, rtol=1e-5, atol=1e-6)
 
 
 def test_half_precision_trains(config: Path, tmp_path: Path) -> None:

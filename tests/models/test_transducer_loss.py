@@ -61,13 +61,14 @@ def slow_losses(
     return torch.stack(losses)
 
 
-@pytest.mark.parametrize("piece", [10_000, 70])
+@pytest.mark.parametrize(("piece", "kept"), [(10_000, 10_000), (70, 10_000), (70, 0)])
 @pytest.mark.parametrize(("big_blanks", "sigma"), [([], 0.0), (BIG_BLANKS, 0.05)])
 def test_values_and_gradients_are_those_of_the_slow_reference(
-    case, piece: int, big_blanks: list[tuple[int, int]], sigma: float, monkeypatch: pytest.MonkeyPatch
+    case, piece: int, kept: int, big_blanks: list[tuple[int, int]], sigma: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     joint, frames, predictions, *rest = case
     monkeypatch.setattr(module, "PIECE_CELLS", piece)
+    monkeypatch.setattr(module, "KEPT_CELLS", kept)
     weights = torch.tensor([1.0, 0.5, -2.0, 3.0], dtype=torch.float64)
     inputs = [frames, predictions, joint.out.weight, joint.out.bias]
     found = transducer_loss(joint, frames, predictions, *rest, blank_id=0, big_blanks=big_blanks, sigma=sigma)
@@ -145,6 +146,20 @@ def test_half_precision_is_left_before_the_recursion(case) -> None:
     assert found.dtype == torch.float32
     expected = slow_losses(joint.double(), frames, predictions, [(0, 1)], 0.0)
     torch.testing.assert_close(found.double(), expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("kept", "times"), [(10_000, 1), (0, 2)])
+def test_logits_are_computed_twice_only_where_they_are_too_many_to_keep(
+    case, kept: int, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    joint, frames, predictions, *rest = case
+    monkeypatch.setattr(module, "PIECE_CELLS", 70)
+    monkeypatch.setattr(module, "KEPT_CELLS", kept)
+    sizes = []
+    joint.register_forward_hook(lambda _, __, out: sizes.append(len(out)))
+    transducer_loss(joint, frames, predictions, *rest, blank_id=0).sum().backward()
+    nodes = sum(length * (len(text) + 1) for length, text in zip(FRAMES, TEXTS, strict=True))
+    assert sum(sizes[1:]) == times * nodes  # the first call finds out the vocabulary size
 
 
 def test_logits_exist_for_the_nodes_of_the_lattice_only(case) -> None:

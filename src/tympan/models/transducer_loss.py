@@ -1,8 +1,8 @@
 """The transducer loss (Graves 2012): minus the log probability of a text, summed over all alignments.
 
 The loss needs few of the joint network's outputs at each node of the lattice (`tympan.models.transducer_lattice`), so
-`node_scores` computes them in pieces, only for the nodes that exist, and keeps none of the logits: those of a piece are
-computed again in the backward pass.
+`node_scores` computes them in pieces, only for the nodes that exist. A large lattice keeps none of its logits: those
+of a piece are computed again in the backward pass.
 
 Shapes: N nodes, the sum of frames * (tokens + 1) over the batch; V vocabulary; B blanks, the standard one first.
 """
@@ -21,6 +21,8 @@ from tympan.nn.typed_torch import Context, run_function
 
 PIECE_CELLS = 1_000_000
 """Nodes times vocabulary of one piece: 4 MB of logits in float32. Larger pieces are slower on a CPU."""
+KEPT_CELLS = 32_000_000
+"""Nodes times vocabulary up to which the logits are kept for the backward pass: 128 MB in float32."""
 
 Joint = Callable[[Tensor, Tensor], Tensor]
 """From projected frames (N, size) and projected predictions (N, size) to logits (N, V), or (N, V + durations)."""
@@ -108,10 +110,12 @@ def node_scores(
             lasting = at_least_float32(logits[:, -durations:]).log_softmax(1)
             return torch.cat([picked_log_probs(logits[:, :-durations], picked), lasting], 1)
 
-    size = _piece_size(joint, frames, predictions)
+    vocab_size = _vocab_size(joint, frames, predictions)
+    size = max(1, PIECE_CELLS // vocab_size)
+    is_kept = len(following) * vocab_size <= KEPT_CELLS
     columns = (lattice.utterance, lattice.frame, lattice.token, picked)
     pieces = list(zip(*(torch.split(column, size) for column in columns), strict=True))
-    if len(pieces) == 1 or not torch.is_grad_enabled():
+    if is_kept or not torch.is_grad_enabled():
         scores = torch.cat([piece_scores(*piece) for piece in pieces])
     else:
         scores = torch.cat([checkpoint(piece_scores, *piece, use_reentrant=False) for piece in pieces])
@@ -144,6 +148,6 @@ class _PickedLogProbs(torch.autograd.Function):
 
 
 @torch.no_grad()
-def _piece_size(joint: Joint, frames: Tensor, predictions: Tensor) -> int:
-    vocab_size = joint(frames.flatten(0, 1)[:1], predictions.flatten(0, 1)[:1]).size(1)
-    return max(1, PIECE_CELLS // vocab_size)
+def _vocab_size(joint: Joint, frames: Tensor, predictions: Tensor) -> int:
+    """Number of logits of the joint network, with those of the durations."""
+    return joint(frames.flatten(0, 1)[:1], predictions.flatten(0, 1)[:1]).size(1)
