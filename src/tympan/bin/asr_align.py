@@ -1,4 +1,4 @@
-"""Align transcripts to their recordings with CTC: the time and confidence of every word."""
+"""Align transcripts to their recordings with CTC or a transducer: the time and confidence of every word."""
 
 from __future__ import annotations
 

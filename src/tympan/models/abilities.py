@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tympan.models.parts import Recomputes
 
-__all__ = ["AlignsText", "CollectsFeatures", "PlotsAttention", "Recomputes", "TextAlignment", "TrainsCtc"]
+__all__ = ["AlignsText", "CollectsFeatures", "NeedsFrames", "PlotsAttention", "Recomputes", "TextAlignment"]
 
 
 @runtime_checkable
@@ -32,14 +32,15 @@ class PlotsAttention(Protocol):
 
 
 @runtime_checkable
-class TrainsCtc(Protocol):
-    """A model that may have a CTC loss, which needs as many encoder frames as tokens."""
-
-    @property
-    def has_ctc(self) -> bool: ...
+class NeedsFrames(Protocol):
+    """A model with a loss that needs more encoder frames for a longer text."""
 
     def output_lengths(self, lengths: Tensor, /) -> Tensor:
         """Number of encoder frames for a number of samples or feature frames."""
+        ...
+
+    def frames_needed(self, tokens: Tensor, repeats: Tensor, /) -> dict[str, Tensor]:
+        """Least encoder frames (batch,) of each loss, for numbers of tokens and of tokens that equal the one before."""
         ...
 
 

@@ -62,6 +62,10 @@ class EncodingModel(nn.Module):
     def has_ctc(self) -> bool:
         return self.ctc is not None
 
+    def frames_needed(self, tokens: Tensor, repeats: Tensor) -> dict[str, Tensor]:
+        """Least encoder frames (batch,) of each loss: for CTC the tokens, and a blank between equal neighbours."""
+        return {"CTC": tokens + repeats} if self.has_ctc else {}
+
     def ctc_log_posteriors(self, out: Tensor) -> Tensor:
         """Encoder output (..., time, size) -> (..., time, V), in at least float32."""
         assert self.ctc is not None

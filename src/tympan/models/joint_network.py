@@ -31,10 +31,10 @@ class JointNetwork(nn.Module):
         tdt_durations: Annotated[Sequence[int], Range(0, 1_000)] = (),
     ) -> None:
         super().__init__()
-        if tdt_durations and (sorted(set(tdt_durations)) != list(tdt_durations) or tdt_durations[-1] == 0):
+        if tdt_durations and (sorted(set(tdt_durations)) != list(tdt_durations) or 1 not in tdt_durations):
             raise UserError(
-                f"joint_net_conf tdt_durations is {list(tdt_durations)}: durations must increase, and one must be "
-                "above 0, such as [0, 1, 2, 3, 4]"
+                f"joint_net_conf tdt_durations is {list(tdt_durations)}: durations must increase, and one must be 1, "
+                "so that a blank can end at every frame, such as [0, 1, 2, 3, 4]"
             )
         self.vocab_size = vocab_size
         self.durations = tuple(tdt_durations)

@@ -287,6 +287,11 @@ class TransducerModel(EncodingModel):
         reported = {"cer": self.report_cer, "wer": self.report_wer}
         return {f"{name}_transducer": stat for name, stat in rates.items() if reported[name]}
 
+    def frames_needed(self, tokens: Tensor, repeats: Tensor) -> dict[str, Tensor]:
+        """Least encoder frames (batch,) of each loss: here one for the last blank, and those that the tokens take."""
+        shortest = min(self.joint_network.durations, default=0)
+        return {"the transducer": tokens * shortest + 1, **super().frames_needed(tokens, repeats)}
+
     @property
     def transducer_parts(self) -> TransducerParts:
         """The parts that a search uses."""

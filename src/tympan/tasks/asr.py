@@ -11,7 +11,7 @@ from tympan.tasks.speech import (
     speech_files,
     speech_preprocess,
     speech_rate,
-    too_short_for_ctc,
+    too_short,
     without_normalization,
 )
 from tympan.tasks.text import complete_text, empty_texts, long_texts, tokens_of
@@ -66,7 +66,7 @@ class AsrTask(Task[AsrTrainConfig]):
     def findings(self, config: AsrTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
         yield from empty_texts(batches, "text")
         yield from long_texts(batches, "text", config.preprocessor_conf.get("text_length_warning_thres", 500))
-        yield from too_short_for_ctc(model, batches, config.speed_perturb)
+        yield from too_short(model, batches, config.speed_perturb)
 
 
 def _with_big_blanks(tokens: list[str], model_conf: Mapping[str, Any]) -> list[str]:

@@ -57,30 +57,34 @@ def without_normalization(config: Config) -> Config:
     return replace(config, normalize=None, normalize_conf={})
 
 
-def too_short_for_ctc(model: nn.Module, batches: Batches, speeds: Sequence[float]) -> Iterator[Finding]:
-    """Utterances with fewer encoder frames than tokens plus a CTC blank between equal neighbours.
+def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float]) -> Iterator[Finding]:
+    """Utterances with fewer encoder frames than a loss of the model needs for their text.
 
     Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported.
     """
     import numpy as np
     import torch
 
-    from tympan.models.abilities import TrainsCtc
+    from tympan.models.abilities import NeedsFrames
 
     lengths = batches.lengths()
-    if not isinstance(model, TrainsCtc) or not model.has_ctc or "speech" not in lengths or "text" not in lengths:
+    if not isinstance(model, NeedsFrames) or "speech" not in lengths or "text" not in lengths:
         return
     stretch = min(1.0, 1.0 / max(speeds or [1.0]))
-    frames = model.output_lengths(torch.from_numpy((lengths["speech"] * stretch).astype(np.int64))).numpy()
-    found = []
-    # n tokens need at most 2n - 1 frames (all the same), so the others are safe
-    for row in np.flatnonzero(frames < 2 * lengths["text"] - 1).tolist():
-        utterance = batches.utterance(row)
-        text = utterance.arrays["text"]
-        needed = len(text) + int((text[1:] == text[:-1]).sum())
-        if frames[row] < needed:
-            found.append(f"{utterance.id}: {int(frames[row])} encoder frames for a transcript that needs {needed}")
-    yield Finding("utterances are too short for CTC and do not contribute to training", found)
+    frames = model.output_lengths(torch.from_numpy((lengths["speech"] * stretch).astype(np.int64)))
+    tokens = torch.from_numpy(lengths["text"].astype(np.int64))
+    # All tokens may be the same, so that all but the first repeat the one before
+    most = model.frames_needed(tokens, (tokens - 1).clamp(min=0))
+    for loss, needed in most.items():
+        found = []
+        for row in (frames < needed).nonzero().flatten().tolist():
+            utterance = batches.utterance(row)
+            text = torch.from_numpy(utterance.arrays["text"])
+            repeats = (text[1:] == text[:-1]).sum()
+            exact = int(model.frames_needed(torch.tensor(len(text)), repeats)[loss])
+            if frames[row] < exact:
+                found.append(f"{utterance.id}: {int(frames[row])} encoder frames for a transcript that needs {exact}")
+        yield Finding(f"utterances are too short for {loss} and do not contribute to its loss", found)
 
 
 def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None) -> WaveformAugmentation | None:
