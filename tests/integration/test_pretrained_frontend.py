@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+import tympan
 from tests.integration.train_corpus import environment, make_corpus, run, same_weights, weights
+from tympan.training.checkpoint import read_reporter
 
 transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
@@ -63,6 +66,40 @@ def test_train_pack_and_transcribe(tmp_path: Path) -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize("family", ["wav2vec2", "hubert"])
+def test_a_ctc_model_with_a_trained_frontend_knows_its_data_by_heart(tmp_path: Path, family: str) -> None:
+    from tests.models.test_pretrained import tiny_folder
+
+    config = yaml.safe_load(configure(tmp_path).read_text(encoding="utf-8"))
+    for name in ("wav.scp", "text"):
+        lines = (tmp_path / "train" / name).read_text(encoding="utf-8").splitlines()
+        (tmp_path / "train" / name).write_text("\n".join(lines[:4]) + "\n", encoding="utf-8")
+    folder = tiny_folder(tmp_path / family, family=family)
+    architecture = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    rates = {name: 0.0 for name in architecture if "dropout" in name}
+    (folder / "config.json").write_text(json.dumps(architecture | rates), encoding="utf-8")
+    config |= {
+        "frontend": "huggingface",
+        "frontend_conf": {"model": str(folder)},
+        "freeze_param": [],
+        "encoder_conf": {**config["encoder_conf"], "dropout_rate": 0.0, "positional_dropout_rate": 0.0},
+        "decoder": None,
+        "decoder_conf": {},
+        "model_conf": {"ctc_weight": 1.0},
+        "scheduler": None,
+        "scheduler_conf": {},
+        "max_epoch": 60,
+        "best_model_criterion": [["valid", "loss", "min"]],
+        "keep_nbest_models": [1],
+        "valid_data_path_and_name_and_type": config["train_data_path_and_name_and_type"],
+    }
+    (tmp_path / "ctc.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    tympan.train("asr", tmp_path / "ctc.yaml", output_dir=tmp_path / "exp")
+    stats = read_reporter(tmp_path / "exp").stats
+    assert stats[60]["train"]["loss"] < stats[1]["train"]["loss"] / 10
+    assert tympan.evaluate(tmp_path / "exp", tmp_path / "train", unit="char").total.error_rate == 0
 
 
 def test_training_needs_the_files_of_the_model(tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import soundfile
 import torch
+import yaml
 
 import tympan
 from tympan.models.weights import load_weights
@@ -17,6 +19,7 @@ from tympan.tuning.run import Finetuned
 pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
 from tests.integration.test_pretrained_frontend import configure
+from tests.integration.train_corpus import make_corpus
 
 
 @pytest.mark.parametrize("method", ["lora", "houlsby", "full"])
@@ -65,3 +68,28 @@ def finetune_whisper(directory: Path, **options: Any) -> Finetuned:
     data = {"train_dir": directory / "train", "dev_dir": directory / "valid"}
     rest: dict[str, Any] = {"max_epoch": 2, "num_workers": 0, "lr": 0.01}
     return tympan.finetune(directory / "whisper", output_dir=directory / "out", **data, **rest, **options)
+
+
+@pytest.mark.parametrize("family", ["Wav2Vec2", "Hubert"])
+def test_a_published_ctc_model_learns_sentences_and_a_new_character_by_heart(tmp_path: Path, family: str) -> None:
+    from tests.decode.test_ctc_folder import make_folder
+
+    make_corpus(tmp_path, utterances=6)
+    for path in tmp_path.rglob("*.wav"):
+        samples, _ = soundfile.read(path)
+        soundfile.write(path, samples.repeat(2), 16000)
+    tokens = [*"ab|'", "[UNK]", "[PAD]"]
+    rates = dict.fromkeys(("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout"), 0.0)
+    folder = make_folder(tmp_path / "hub", family=family, tokens=tokens, final_dropout=0.0, **rates)
+    data = {"train_dir": tmp_path / "train", "dev_dir": tmp_path / "train"}
+    done = tympan.finetune(
+        folder, output_dir=tmp_path / "out", **data, extend_vocab=True, lr=0.003, max_epoch=50, batch_s=0.6,
+        num_workers=0, asr_args="--use_tensorboard false --use_matplotlib false",
+    )  # fmt: skip
+    stats = read_reporter(tmp_path / "out" / "train").stats
+    assert stats[50]["train"]["loss"] < stats[1]["train"]["loss"] / 10
+    assert done.results["dev"].before.total.error_rate > 90
+    assert done.results["dev"].after.total.error_rate == 0
+    config = yaml.safe_load((done.model / "config.yaml").read_text(encoding="utf-8"))
+    assert config["token_list"] == [*"ab|'", "[UNK]", "<blank>", "c", "<sos/eos>"]
+    assert done.unit == "word"

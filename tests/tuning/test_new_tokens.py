@@ -68,6 +68,7 @@ def test_similar_tokens() -> None:
     assert similar_tokens("A", known) == [2]
     assert similar_tokens("É", known) == [4]
     assert similar_tokens("字", known) == [2, 3, 4]
+    assert similar_tokens("<c>", {"<a>": 0, "<b>": 1}) == [0, 1], "a list that has only such names"
 
 
 FAMILIES: dict[str, dict[str, Any]] = {

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 SUFFIXES = {"text": ".txt", "json": ".json", "srt": ".srt", "vtt": ".vtt", "ctm": ".ctm"}
 
 
-MODEL_HELP = "folder made by `tympan pack`, experiment directory, or OWNER/NAME on a model hub"
+MODEL_HELP = "folder made by `tympan pack`, experiment directory, published model, or OWNER/NAME on a model hub"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,14 +109,14 @@ def load_model(
 
 def training_config(kind: SpeechKind, files: ModelFiles, *, allow_import: bool) -> SpeechToTextConfig:
     """The configuration that the model was trained with."""
-    if files.whisper is not None:
-        return training_config_of(kind.config_class, files.whisper.values, files.asr_train_config)
+    if files.published is not None:
+        return training_config_of(kind.config_class, files.published.values, files.asr_train_config)
     return load_training_config(kind.config_class, files.asr_train_config, allow_import=allow_import)
 
 
 def model_weights(files: ModelFiles) -> dict[str, Tensor]:
     """The weights of the recognizer."""
-    return load_weights(files.asr_model_file) if files.whisper is None else files.whisper.weights()
+    return load_weights(files.asr_model_file) if files.published is None else files.published.weights()
 
 
 def filled_model(

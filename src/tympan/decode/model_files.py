@@ -16,7 +16,7 @@ from typing import Any
 from tympan.config.yaml_text import read_mapping, read_yaml
 from tympan.decode.adapter_file import find_adapter
 from tympan.decode.options import ModelFileOptions, read_settings
-from tympan.decode.whisper_folder import WhisperModel, find_whisper
+from tympan.decode.published import PublishedModel, find_published
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES
@@ -51,8 +51,8 @@ class ModelFiles:
     """Adapters to apply to the model: a file, or a folder that contains it."""
     root: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    whisper: WhisperModel | None = None
-    """A Whisper model as it was published, which has no config.yaml."""
+    published: PublishedModel | None = None
+    """A model as others publish it, which has no config.yaml."""
 
     @property
     def paths(self) -> dict[str, Path | None]:
@@ -80,8 +80,8 @@ class ModelFiles:
 
     def config_values(self) -> dict[str, Any]:
         """The values of the configuration file."""
-        if self.whisper is not None:
-            return self.whisper.values
+        if self.published is not None:
+            return self.published.values
         found = read_yaml(self.asr_train_config).value
         return found if isinstance(found, dict) else {}
 
@@ -130,8 +130,8 @@ class ModelFiles:
 def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     """The files of a folder or of ESPnet2's zip file; another name is looked up on the model hub."""
     folder = Path(model)
-    if folder.suffix == ".pt" and folder.is_file():
-        return _whisper_files(WhisperModel(folder))
+    if folder.suffix == ".pt" and folder.is_file() and (whisper := find_published(folder)) is not None:
+        return _published_files(whisper)
     if folder.is_file() and zipfile.is_zipfile(folder) and folder.suffix != ".pth":
         folder = unpacked(folder)
     if not folder.is_dir():
@@ -141,10 +141,10 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
                 f"ESPnet2; this file is neither"
             )
         folder = download(os.fspath(model))
-    if (whisper := find_whisper(folder)) is not None:
-        return _whisper_files(whisper)
+    if (published := find_published(folder)) is not None:
+        return _published_files(published)
     if (folder / "meta.yaml").exists():
-        return _published(folder)
+        return _packed_by_espnet2(folder)
     config = folder / CONFIG
     if not config.exists():
         raise UserError(f"{folder}: not a model folder: it has no {CONFIG}. Use `tympan pack` to make a model folder")
@@ -160,11 +160,11 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
     )
 
 
-def _whisper_files(model: WhisperModel) -> ModelFiles:
+def _published_files(model: PublishedModel) -> ModelFiles:
     path = model.path / "config.json" if model.path.is_dir() else model.path
     weights = _first(model.path, (*WEIGHTS[:1], "*.safetensors", "pytorch_model*.bin")) if model.path.is_dir() else path
     return ModelFiles(
-        asr_train_config=path, asr_model_file=weights, root=path.parent, settings=model.settings, whisper=model
+        asr_train_config=path, asr_model_file=weights, root=path.parent, settings=model.settings, published=model
     )
 
 
@@ -183,7 +183,7 @@ def chosen_files(options: ModelFileOptions, *, model: str | os.PathLike[str] | N
     return ModelFiles(**given)
 
 
-def _published(folder: Path) -> ModelFiles:
+def _packed_by_espnet2(folder: Path) -> ModelFiles:
     """ESPnet2's packed models: meta.yaml names the files below the folder."""
     meta = read_mapping(folder / "meta.yaml")
     named = {**(meta.get("files") or {}), **(meta.get("yaml_files") or {})}

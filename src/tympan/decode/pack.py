@@ -99,7 +99,7 @@ def _ngram_suffix(path: Path) -> str:
 
 
 def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> None:
-    values = read_mapping(files.asr_train_config) if files.whisper is None else files.whisper.values
+    values = read_mapping(files.asr_train_config) if files.published is None else files.published.values
     kind = speech_kind(values)
     config = _model_options(values, kind.config_class)
     training = training_config(kind, files, allow_import=allow_import)

@@ -345,7 +345,7 @@ class Recognizer:
             return spoken_hypothesis(ended, tokens, codec, space_symbol=self.space_symbol)
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
-            text=codec.text_of(tokens) if ended.words is None else join_words(word for word, _ in ended.words),
+            text=codec.text_of(tokens).strip() if ended.words is None else join_words(word for word, _ in ended.words),
             tokens=tuple(tokens),
             token_ids=ended.token_ids,
             score=ended.score,

@@ -22,7 +22,7 @@ class FinetuneOptions(Checked):
 
     model: str = argument(
         help="model to start from: a folder made by `tympan pack`, an experiment directory, ESPnet2's zip file, a "
-        "published Whisper model, or OWNER/NAME on a model hub"
+        "published Whisper or CTC model, or OWNER/NAME on a model hub"
     )
     output_dir: Path = option(help="output directory; it holds the fine-tuned model, the decoded texts and the report")
 

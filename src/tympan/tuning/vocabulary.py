@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,9 +18,10 @@ from tympan.models.build import build_asr_model
 from tympan.models.weights import in_own_names
 from tympan.text.codec import WORD_START, TextCodec
 from tympan.text.sentencepiece import BpeTokenizer
-from tympan.text.vocabulary import BLANK, SOS_EOS, UNK
+from tympan.text.vocabulary import SOS_EOS
 
-_SPECIAL = (BLANK, UNK, SOS_EOS)
+_SPECIAL = re.compile(r"<.+>|\[.+\]")
+"""Names of tokens that are not written, such as <blank>, <sos/eos> and [UNK]."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def similar_tokens(token: str, known: Mapping[str, int]) -> list[int]:
     for form in [form for one in forms for form in (one, f"{WORD_START}{one}")]:
         if form in known and form != token:
             return [known[form]]
-    return [number for name, number in known.items() if name not in _SPECIAL]
+    ordinary = [number for name, number in known.items() if not _SPECIAL.fullmatch(name)]
+    return ordinary or list(known.values())
 
 
 def vocabulary_dims(config: AsrTrainConfig, weights: Mapping[str, Tensor]) -> dict[str, int]:

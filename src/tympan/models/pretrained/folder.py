@@ -20,9 +20,19 @@ from tympan.runtime.packages import import_fault
 
 CONFIG = "config.json"
 PREPROCESSOR = "preprocessor_config.json"
+PROCESSOR = "processor_config.json"
+"""Newer releases of transformers write the options of the preprocessor into this file, as `feature_extractor`."""
 WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-FETCHED = (CONFIG, PREPROCESSOR, "*.safetensors", "model.safetensors.index.json", "tokenizer*.json", "vocab*")
+FETCHED = (
+    CONFIG,
+    PREPROCESSOR,
+    PROCESSOR,
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*.json",
+    "vocab*",
+)
 
 
 def require_transformers() -> Any:
@@ -45,13 +55,18 @@ def find_folder(name: str, download_dir: str | None) -> Path:
 
 
 def read_architecture(folder: Path) -> dict[str, Any]:
-    """The content of config.json, with `do_normalize` of preprocessor_config.json."""
+    """The content of config.json, with `do_normalize` of the preprocessor."""
     architecture = read_json(folder / CONFIG)
     if not isinstance(architecture.get("model_type"), str):
         raise UserError(f"{folder / CONFIG}: it has no 'model_type', so it does not describe a model of transformers")
-    preprocessor = folder / PREPROCESSOR
-    given = read_json(preprocessor) if preprocessor.is_file() else {}
-    return {**architecture, "do_normalize": bool(given.get("do_normalize", True))}
+    return {**architecture, "do_normalize": bool(_preprocessor(folder).get("do_normalize", True))}
+
+
+def _preprocessor(folder: Path) -> dict[str, Any]:
+    if (folder / PREPROCESSOR).is_file():
+        return read_json(folder / PREPROCESSOR)
+    found = read_json(folder / PROCESSOR).get("feature_extractor") if (folder / PROCESSOR).is_file() else None
+    return dict(found) if isinstance(found, Mapping) else {}
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
@@ -93,7 +108,9 @@ def _download(name: str, download_dir: str | None) -> Path:
     try:
         found = hub.snapshot_download(name, cache_dir=download_dir, allow_patterns=list(FETCHED))
         if not any(Path(found).glob("*.safetensors")):
-            found = hub.snapshot_download(name, cache_dir=download_dir, allow_patterns=[CONFIG, PREPROCESSOR, "*.bin"])
+            found = hub.snapshot_download(
+                name, cache_dir=download_dir, allow_patterns=[CONFIG, PREPROCESSOR, PROCESSOR, "*.bin"]
+            )
     except Exception as error:  # the package raises errors of many kinds
         reason = (str(error) or type(error).__name__).splitlines()[0]
         raise UserError(f"the pretrained model '{name}' could not be downloaded ({reason}). {advice}") from None
