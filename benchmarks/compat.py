@@ -4,8 +4,10 @@ usage: python benchmarks/compat.py ESPNET [--only TEXT] [--expect] [--verbose]
 
 ESPNET is a checkout of ESPnet's repository; nothing of it is copied. Its recipes' files are read as `asr_train`,
 `lm_train`, `asr_inference` and `convert_config` read them, with the options that its `asr.sh` adds (token list,
-statistics). Models are built with reduced sizes and trained for one step on noise. compat_expected.txt lists the
-expected result of each file; a worse result is an error. `--expect` writes the list again.
+statistics). Models are built with reduced sizes and trained for one step on noise. Published models that a file names
+are replaced by small random ones (compat_stand_ins.py). compat_expected.txt lists the expected result of each file; a
+worse result is an error. `--expect` writes the list again. Its lines `rejected PATH # REASON` are files that ESPnet2
+rejects too; `peer_compat.py` shows that, and the reasons are written by hand.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import argparse
 import contextlib
 import io
 import logging
+import os
 import re
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +28,7 @@ from typing import Any
 
 import torch
 import yaml
+from compat_stand_ins import make_stand_ins
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.choices import OPTIMIZERS
@@ -44,6 +49,7 @@ from tympan.training.schedulers import build_scheduler
 
 EXPECTED = Path(__file__).with_name("compat_expected.txt")
 TOKENS = ["<blank>", "<unk>", *"abcdefghijklmnopqrstuvwxy", "<space>", "<sos/eos>"]
+BART_TOKENS = ["<s>", "<pad>", "</s>", *TOKENS[1:-1]]
 STATES = ("rejected", "parsed", "built", "trained")
 """Results of a file, in increasing order. Decoding files and ESPnet1's files are only parsed."""
 SMALL = {"num_blocks": 2, "num_layers": 2, "nlayers": 1, "layer": 2, "linear_units": 32, "cgmlp_linear_units": 32,
@@ -54,6 +60,9 @@ SMALL_ENCODER = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads
 """Sizes of a pretrained speech encoder. Pretrained weights are not loaded."""
 SMALL_WHISPER = {"n_mels": 80, "n_audio_state": 16, "n_audio_head": 2, "n_audio_layer": 1, "n_vocab": len(TOKENS) - 1,
                  "n_text_state": 16, "n_text_head": 2, "n_text_layer": 1}  # fmt: skip
+
+LANGUAGE = 3
+"""The token of a language, within the small vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,8 @@ class Outcome:
     keys: int = 0
     """Keys of the file whose value was found in the resolved configuration."""
     reasons: tuple[str, ...] = ()
+    stand_ins: tuple[str, ...] = ()
+    """The published models that were replaced by small random ones."""
 
 
 def main() -> int:
@@ -78,16 +89,18 @@ def main() -> int:
     logging.disable(logging.WARNING)
     torch.manual_seed(0)
     outcomes = [
-        tried(options.espnet, path, kind) for path, kind in configurations(options.espnet) if options.only in path
+        tried(options.espnet.resolve(), path, kind)
+        for path, kind in configurations(options.espnet)
+        if options.only in path
     ]
     if not outcomes:
         raise SystemExit(f"{options.espnet}: no recipe configurations (egs2/*/asr1/conf/*.yaml) were found")
-    report(outcomes, is_verbose=options.verbose)
+    expected = read_expected()
+    report(outcomes, expected, is_verbose=options.verbose)
     if options.expect:
-        lines = [f"{item.state} {item.path}\n" for item in outcomes if item.state != "rejected"]
-        EXPECTED.write_text("".join(lines), encoding="utf-8")
+        write_expected(outcomes, expected)
         return 0
-    return check(outcomes)
+    return check(outcomes, expected)
 
 
 def configurations(root: Path) -> Iterator[tuple[str, str]]:
@@ -127,7 +140,7 @@ def tried(root: Path, path: str, kind: str) -> Outcome:
     """Parse, build and train, until a step fails."""
     state, keys = "rejected", 0
     try:
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), recipe_directory((root / path).parent):
             if kind.startswith("ESPnet1"):
                 parse_espnet1(root / path)
                 return Outcome(path, kind, "parsed")
@@ -138,14 +151,32 @@ def tried(root: Path, path: str, kind: str) -> Outcome:
             config = parse_training(schema, root / path)
             state, keys = "parsed", count_keys(root / path, config)
             small = reduced(config)
+            stand_ins = make_stand_ins(small)
             model = build(small)
+            for part in stand_ins:
+                getattr(model, part).load_pretrained()
             state = "built"
             train_one_step(model, small)
-        return Outcome(path, kind, "trained", keys)
+        return Outcome(path, kind, "trained", keys, stand_ins=tuple(sorted(set(stand_ins.values()))))
     except UserError as error:
         return Outcome(path, kind, state, keys, messages_of(error))
     except Exception as error:  # an error without a message for users
         return Outcome(path, kind, state, keys, (f"{type(error).__name__}: {error}",))
+
+
+@contextlib.contextmanager
+def recipe_directory(conf: Path) -> Iterator[None]:
+    """A temporary working directory with the recipe's `conf`, as configurations name files relative to the recipe."""
+    before = Path.cwd()
+    while conf.name != "conf":
+        conf = conf.parent
+    with tempfile.TemporaryDirectory() as directory:
+        Path(directory, "conf").symlink_to(conf)
+        os.chdir(directory)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 DECODING = {"output_dir": "decode", "data_path_and_name_and_type": ["wav.scp,speech,sound"]}
@@ -153,8 +184,9 @@ DECODING = {"output_dir": "decode", "data_path_and_name_and_type": ["wav.scp,spe
 
 def parse_training(schema: type[Any], path: Path) -> Any:
     """Parse the file with the options that `asr.sh` adds."""
-    added: dict[str, Any] = {"token_list": TOKENS, "bpemodel": "bpe.model"}
     given = read_layer(path, RULES).values
+    tokens = BART_TOKENS if given.get("decoder") == "hugging_face_transformers" else TOKENS
+    added: dict[str, Any] = {"token_list": tokens, "bpemodel": "bpe.model"}
     if given.get("normalize") == "global_mvn":
         added["normalize_conf"] = {"stats_file": "feats_stats.npz"}
     return parse(schema, path, replace(RULES, check=schema.conflicts), added)
@@ -192,6 +224,8 @@ def count_keys(path: Path, config: Any) -> int:
         for written, read in pairs:
             # An option of older files has another name in the configuration
             known = options_of(type(config)).get(name)
+            if known is not None and isinstance(written, str):
+                written = known.extra.aliases.get(written, written)
             if not is_same(written, read) and known is not None and known.extra.not_yet is None:
                 raise UserError(f"{name}: {written!r} was read as {read!r}")
             found += 1
@@ -232,8 +266,12 @@ def reduced(config: Any) -> Any:
             changed[name] = {**conf, "architecture": SMALL_WHISPER}
     if getattr(config, "frontend", None) in ("s3prl", "fused"):
         changed |= reduced_frontend(config)
-    if (names := (getattr(config, "model_conf", None) or {}).get("aux_ctc")) is not None:
-        changed["model_conf"] = {**config.model_conf, "aux_ctc": {"1": next(iter(names.values()))}}
+    model_conf = dict(getattr(config, "model_conf", None) or {})
+    if (names := model_conf.get("aux_ctc")) is not None:
+        changed["model_conf"] = {**model_conf, "aux_ctc": {"1": next(iter(names.values()))}}
+    if model_conf.get("lang_token_id", -1) != -1:
+        changed["model_conf"] = {**model_conf, "lang_token_id": LANGUAGE}
+        changed["postencoder_conf"] = {**config.postencoder_conf, "lang_token_id": LANGUAGE}
     return replace(config, **{key: item for key, item in changed.items() if hasattr(config, key)})
 
 
@@ -294,7 +332,34 @@ def messages_of(error: UserError) -> tuple[str, ...]:
     )
 
 
-def report(outcomes: Sequence[Outcome], *, is_verbose: bool) -> None:
+@dataclass(frozen=True)
+class Expected:
+    state: str
+    reason: str = ""
+    """Why ESPnet2 rejects the file too."""
+
+
+def read_expected() -> dict[str, Expected]:
+    """By path."""
+    found = {}
+    for line in EXPECTED.read_text(encoding="utf-8").splitlines():
+        state, _, rest = line.partition(" ")
+        path, _, reason = rest.partition(" # ")
+        found[path] = Expected(state, reason)
+    return found
+
+
+def write_expected(outcomes: Sequence[Outcome], expected: Mapping[str, Expected]) -> None:
+    reasons = {path: item.reason for path, item in expected.items() if item.reason}
+    lines = [
+        f"{item.state} {item.path}" + (f" # {reasons[item.path]}" if item.path in reasons else "")
+        for item in outcomes
+        if item.state != "rejected" or item.path in reasons
+    ]
+    EXPECTED.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def report(outcomes: Sequence[Outcome], expected: Mapping[str, Expected], *, is_verbose: bool) -> None:
     for kind in dict.fromkeys(item.kind for item in outcomes):
         these = [item for item in outcomes if item.kind == kind]
         reached = [sum(STATES.index(item.state) >= level for item in these) for level in (1, 2, 3)]
@@ -303,22 +368,30 @@ def report(outcomes: Sequence[Outcome], *, is_verbose: bool) -> None:
             counts += f", {reached[1]} built, {reached[2]} trained one step"
         keys = sum(item.keys for item in these)
         print(f"{kind}: {len(these)} files, {counts}" + (f", {keys} options compared" if keys else ""))
-        reasons = Counter(reason for item in these for reason in set(item.reasons))
+        faulty = [item for item in these if item.reasons and expected.get(item.path, Expected("")).reason]
+        lacking = [item for item in these if item.reasons and item not in faulty]
+        if faulty:
+            print(f"  {len(faulty)} rejected by ESPnet2 too, {len(lacking)} not supported")
+        reasons = Counter(reason for item in lacking for reason in set(item.reasons))
         for reason, number in reasons.most_common():
             print(f"  {number:4} {reason[:200]}")
+        for item in faulty:
+            print(f"  rejected by ESPnet2 too: {item.path}: {expected[item.path].reason}")
+        for name, number in Counter(name for item in these for name in item.stand_ins).items():
+            print(f"  {number:4} built with a stand-in for {name}")
     if is_verbose:
         for item in outcomes:
             if item.reasons:
                 print(f"{item.state} {item.path}", *item.reasons, sep="\n    ")
 
 
-def check(outcomes: Sequence[Outcome]) -> int:
+def check(outcomes: Sequence[Outcome], expected: Mapping[str, Expected]) -> int:
     """1 if the result of a file is worse than expected."""
-    expected = dict(reversed(line.split(" ", 1)) for line in EXPECTED.read_text(encoding="utf-8").splitlines())
-    worse = [item for item in outcomes if STATES.index(item.state) < STATES.index(expected.get(item.path, STATES[0]))]
+    levels = {item.path: STATES.index(expected.get(item.path, Expected(STATES[0])).state) for item in outcomes}
+    worse = [item for item in outcomes if STATES.index(item.state) < levels[item.path]]
     for item in worse:
-        print(f"expected {expected[item.path]}, found {item.state}: {item.path}", *item.reasons, sep="\n  ")
-    better = sum(STATES.index(item.state) > STATES.index(expected.get(item.path, STATES[0])) for item in outcomes)
+        print(f"expected {expected[item.path].state}, found {item.state}: {item.path}", *item.reasons, sep="\n  ")
+    better = sum(STATES.index(item.state) > levels[item.path] for item in outcomes)
     if better:
         print(f"{better} files have a better result than in {EXPECTED.name}; update it with --expect")
     return 1 if worse else 0

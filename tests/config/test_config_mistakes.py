@@ -148,3 +148,10 @@ def test_nothing_is_evaluated(tmp_path: Path) -> None:
     options = parse_args(Toy, ["--note", code, "--free_conf", f"a={code}"], prog="toy")
     assert options.note == code
     assert not target.exists()
+
+
+def test_keys_of_a_class_that_is_null_are_ignored_in_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("thing: null\nthing_conf: {width: 3}\n", encoding="utf-8")
+    assert parse_args(Toy, ["--config", str(file)], prog="toy").thing_conf == {}
+    assert f"{file}:2: thing_conf is not used, because --thing is null" in capsys.readouterr().err

@@ -32,7 +32,8 @@ def checkout(tmp_path: Path) -> Path:
 
 def run(checkout: Path, expected: str) -> subprocess.CompletedProcess[str]:
     script = checkout / "compat.py"
-    script.write_text(SCRIPT.read_text(encoding="utf-8"), encoding="utf-8")
+    for name in ("compat.py", "compat_stand_ins.py"):
+        (checkout / name).write_text(SCRIPT.with_name(name).read_text(encoding="utf-8"), encoding="utf-8")
     script.with_name("compat_expected.txt").write_text(expected, encoding="utf-8")
     return subprocess.run([sys.executable, script, checkout], capture_output=True, text=True, check=False)
 
@@ -49,3 +50,25 @@ def test_a_file_that_comes_less_far_than_expected_is_an_error(checkout: Path) ->
     done = run(checkout, "parsed egs2/toy/asr1/conf/train_asr_other.yaml\n")
     assert done.returncode == 1
     assert "expected parsed, found rejected: egs2/toy/asr1/conf/train_asr_other.yaml" in done.stdout
+
+
+def test_files_that_espnet2_rejects_too_are_counted_with_their_reason(checkout: Path) -> None:
+    done = run(checkout, "rejected egs2/toy/asr1/conf/train_asr_other.yaml # there is no such encoder\n")
+    assert done.returncode == 0, done.stderr
+    assert "1 rejected by ESPnet2 too, 0 not supported" in done.stdout
+    assert "train_asr_other.yaml: there is no such encoder" in done.stdout
+
+
+def test_a_published_model_is_replaced_by_a_stand_in(checkout: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+    conf = checkout / "egs2" / "toy" / "asr1" / "conf"
+    (conf / "train_asr_other.yaml").write_text(
+        GOOD.replace("decoder: transformer", "decoder: hugging_face_transformers")
+        + "decoder_conf: {model_name_or_path: facebook/bart-base, overriding_architecture_config: conf/sizes.json}\n"
+        + "model_conf: {ctc_weight: 0.0}\n"
+    )
+    (conf / "sizes.json").write_text('{"decoder_layers": 1}')
+    done = run(checkout, "trained egs2/toy/asr1/conf/train_asr_other.yaml\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 built, 2 trained one step" in done.stdout
+    assert "1 built with a stand-in for facebook/bart-base" in done.stdout

@@ -16,7 +16,8 @@ from tympan.models.initialize import load_pretrained_parts
 
 transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
-from tympan.models.pretrained.seq2seq import HuggingFaceDecoder, HuggingFacePostencoder  # noqa: E402
+from tympan.models.pretrained.seq2seq import HuggingFaceDecoder  # noqa: E402
+from tympan.models.pretrained.text_encoder import HuggingFacePostencoder  # noqa: E402
 
 SIZES: dict[str, dict[str, Any]] = {
     "bart": {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2},
@@ -125,3 +126,51 @@ def test_what_is_not_supported_is_rejected(tmp_path: Path) -> None:
         HuggingFaceDecoder(
             vocab_size=20, encoder_output_size=16, model_name_or_path="x", architecture={"model_type": "bert"}
         )
+
+
+def test_architecture_is_changed_by_a_mapping_or_a_json_file(tmp_path: Path) -> None:
+    make_folder(tmp_path, "bart")
+    changes = tmp_path / "changes.json"
+    changes.write_text('{"decoder_layers": 3}')
+    sizes: dict[str, Any] = {"vocab_size": 20, "encoder_output_size": 16, "model_name_or_path": str(tmp_path)}
+    for given in (str(changes), {"decoder_layers": 3}):
+        part = HuggingFaceDecoder(**sizes, overriding_architecture_config=given)
+        assert len(part.decoder.layers) == 3
+    changes.unlink()
+    rebuilt = HuggingFaceDecoder(**sizes, overriding_architecture_config=str(changes), architecture=part.architecture)
+    assert len(rebuilt.decoder.layers) == 3
+    with pytest.raises(UserError, match=r"changes.json: not readable as JSON"):
+        HuggingFaceDecoder(**sizes, overriding_architecture_config=str(changes))
+
+
+@pytest.mark.parametrize(("family", "is_old"), [("bert", True), ("roberta", False)])
+def test_postencoder_that_is_only_an_encoder(tmp_path: Path, family: str, is_old: bool) -> None:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = transformers.AutoConfig.for_model(family, vocab_size=20, max_position_embeddings=40, **sizes)
+    theirs = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    theirs.save_pretrained(tmp_path)
+    if is_old:  # the names of layer normalization in the first published models
+        (tmp_path / "model.safetensors").unlink()
+        weights = {
+            name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+            for name, tensor in theirs.state_dict().items()
+        }
+        torch.save(weights, tmp_path / "pytorch_model.bin")
+    part = HuggingFacePostencoder(input_size=6, model_name_or_path=str(tmp_path), lang_token_id=3).eval()
+    part.load_pretrained()
+    assert "transformer.layer.0.attention.self.query.weight" in part.state_dict()
+    x, lengths = encoded(6)
+    inner = getattr(theirs, family)
+    with torch.no_grad():
+        out, found = part(x, lengths)
+        first = inner.embeddings.word_embeddings(torch.tensor([[3]]))
+        expected = inner.encoder(torch.cat([first, part.linear_in(x[1:, :5])], dim=1)).last_hidden_state
+    assert found.tolist() == [10, 6]
+    torch.testing.assert_close(out[1, :6], expected[0], atol=1e-5, rtol=0)
+
+
+def test_text_model_of_another_kind_is_rejected() -> None:
+    architecture = {"model_type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
+    with pytest.raises(UserError, match="a model of type 'gpt2' is not supported; use one with encoder and decoder"):
+        HuggingFacePostencoder(input_size=6, model_name_or_path="x", architecture=architecture)

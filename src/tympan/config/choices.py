@@ -75,7 +75,7 @@ POSTENCODERS = Registry(
     "postencoder",
     {
         "length_adaptor": "tympan.models.postencoder:LengthAdaptor",
-        "hugging_face_transformers": "tympan.models.pretrained.seq2seq:HuggingFacePostencoder",
+        "hugging_face_transformers": "tympan.models.pretrained.text_encoder:HuggingFacePostencoder",
     },
     supplied=["input_size"],
 )

@@ -13,6 +13,8 @@ class Mistakes:
 
     def __init__(self) -> None:
         self.found: list[str] = []
+        self.notes: list[str] = []
+        """What the user should know, but is not wrong."""
 
     def add(self, where: str, what: str) -> None:
         """Add a mistake; duplicates are reported once."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,24 +45,24 @@ def parse_args(
             layers.append(read_layer(Path(path), rules))
         except UserError as error:
             mistakes.add("", str(error))
-    _tell(layers)
+    _tell(note for layer in layers for note in layer.notes)
     layers += [Layer(values, lambda path: options[path[0]].flag) for values in (line.resets, line.values)]
     is_print = "print_config" in line.switches
     # The content of an unreadable file is not known, so missing or conflicting options can't be reported.
     is_complete = not is_print and len(layers) == len(line.configs) + 2
     config = resolve(schema, layers, rules=rules, mistakes=mistakes, is_complete=is_complete)
+    _tell(mistakes.notes)
     if is_print:
         print(dump_config(config), end="")
         raise SystemExit(0)
     return config
 
 
-def _tell(layers: Sequence[Layer]) -> None:
-    """Print the notes on translated keys once, not in every process of a run."""
+def _tell(notes: Iterable[str]) -> None:
+    """Print notes once, not in every process of a run."""
     if os.environ.get("RANK", "0") == "0" and STARTED_BY_US not in os.environ:
-        for layer in layers:
-            for note in layer.notes:
-                print(f"tympan: note: {note}", file=sys.stderr)
+        for note in notes:
+            print(f"tympan: note: {note}", file=sys.stderr)
 
 
 def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:

@@ -189,12 +189,7 @@ class _Resolver:
             self.mistakes.add(self._where(option.name), str(error))
             return {}
         if parameters is None:
-            if given:
-                self.mistakes.add(
-                    self._where(option.name),
-                    f"has keys, but --{option.extra.conf_of} is null: remove the keys, or choose a value for "
-                    f"--{option.extra.conf_of}",
-                )
+            self._leave_out(option, given)
             return {}
         result = complete(
             self._without_lacking(option, owner, given, parameters),
@@ -208,6 +203,16 @@ class _Resolver:
                 if parameter.default is REQUIRED and key not in given:
                     self.mistakes.add(self._where(option.name), f"the {owner} needs the key '{key}'")
         return result
+
+    def _leave_out(self, option: Option, given: Mapping[str, Any]) -> None:
+        """The keys of a class that is null. Those of a file are ignored, as in ESPnet2."""
+        where, chooser = self._where(option.name), f"--{option.extra.conf_of}"
+        if given and where.startswith(option.flag):
+            self.mistakes.add(
+                where, f"has keys, but {chooser} is null: remove the keys, or choose a value for {chooser}"
+            )
+        elif given:
+            self.mistakes.notes.append(f"{where} is not used, because {chooser} is null")
 
     def _free_conf(self, option: Option, given: dict[str, Any]) -> Any:
         if option.extra.not_yet is not None and given != (option.default or {}):

@@ -40,9 +40,10 @@ class EncodingModel(nn.Module):
     def condition_encoder(self, vocab_size: int) -> None:
         """Create the layer for an encoder that uses the CTC posteriors of earlier layers, if its options say so."""
         encoder = self.encoder
-        if isinstance(encoder, ConditionsOnCtc) and encoder.interctc_use_conditioning:
-            encoder.add_conditioning(vocab_size)
+        if isinstance(encoder, ConditionsOnCtc) and encoder.uses_ctc:
             self.is_conditioned = True
+            if encoder.interctc_use_conditioning:
+                encoder.add_conditioning(vocab_size)
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
         """Features and encoder. SpecAugment only in training, from `augment_seed` (batch,) or torch's generator."""

@@ -222,10 +222,13 @@ class NextTokenModel(Part, Protocol):
 class ConditionsOnCtc(Protocol):
     """An encoder whose layers can use the CTC posteriors of earlier layers (Nozaki and Komatsu 2021).
 
-    It is called with the CTC as a third argument when `interctc_use_conditioning` is true.
+    It is called with the CTC as a third argument when `uses_ctc` is true.
     """
 
     interctc_use_conditioning: bool
+
+    @property
+    def uses_ctc(self) -> bool: ...
 
     def add_conditioning(self, vocab_size: int, /) -> None:
         """Create the layer that projects the posteriors. Call it once, before training or loading weights."""
@@ -282,7 +285,8 @@ if TYPE_CHECKING:
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
     from tympan.models.pretrained.s3prl import S3prlFrontend
-    from tympan.models.pretrained.seq2seq import HuggingFaceDecoder, HuggingFacePostencoder
+    from tympan.models.pretrained.seq2seq import HuggingFaceDecoder
+    from tympan.models.pretrained.text_encoder import HuggingFacePostencoder
     from tympan.models.pretrained.whisper_decoder import WhisperDecoder
     from tympan.models.pretrained.whisper_encoder import WhisperEncoder, WhisperFrontend
     from tympan.models.pretrained.whisper_layers import WhisperAttention

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -12,6 +13,7 @@ from tympan.errors import UserError
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.packed import PackableLayers, encode_packed
+from tympan.models.encoder.trim import trimmed_lengths
 from tympan.nn.attention import (
     LegacyRelPositionMultiHeadedAttention,
     MultiHeadedAttention,
@@ -30,7 +32,8 @@ class BlockEncoder(nn.Module):
 
     `interctc_layer_idx`: blocks whose output intermediate CTC uses, after the final normalization if
     `normalizes_intermediate`. `checkpointed_layers`: numbers of blocks, from 1; 0 is the input layer. `reach`: frames
-    that convolutions see on either side; None if utterances can't be concatenated (see packed.py).
+    that convolutions see on either side; None if utterances can't be concatenated (see packed.py). `ctc_trim` drops
+    blank frames at the end after each intermediate CTC.
     """
 
     def __init__(
@@ -46,6 +49,7 @@ class BlockEncoder(nn.Module):
         normalizes_intermediate: bool = True,
         checkpointed_layers: Sequence[int] = (),
         reach: int | None = None,
+        ctc_trim: bool = False,
     ) -> None:
         super().__init__()
         self.output_size = output_size
@@ -60,6 +64,7 @@ class BlockEncoder(nn.Module):
         self.checkpointed_layers = frozenset(checkpointed_layers)
         self.grad_checkpointing = False
         self.reach = reach
+        self.ctc_trim = ctc_trim
 
     def forward(self, features: Tensor, lengths: Tensor, ctc: Ctc | None = None) -> EncoderOutput:
         """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`; zero beyond lengths."""
@@ -84,6 +89,10 @@ class BlockEncoder(nn.Module):
                     assert ctc is not None
                     assert self.conditioning_layer is not None
                     x = x + self.conditioning_layer(ctc.softmax(out))
+                if self.ctc_trim and ctc is not None:
+                    lengths = trimmed_lengths(ctc.softmax(out), lengths)
+                    mask = length_mask(lengths, x.size(1))
+                    context = replace(context, bias=key_bias(mask, x.dtype), lengths=lengths)
         if self.after_norm is not None:
             x = self.after_norm(x)
         return EncoderOutput(x, lengths, tuple(intermediate))
@@ -91,6 +100,11 @@ class BlockEncoder(nn.Module):
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Number of output frames for a number of input frames."""
         return self.embed.output_lengths(lengths)
+
+    @property
+    def uses_ctc(self) -> bool:
+        """Whether the blocks depend on the posteriors of intermediate CTC."""
+        return self.interctc_use_conditioning or self.ctc_trim
 
     @property
     def packs_batches(self) -> bool:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from tympan.config.range import Range
-from tympan.errors import UserError
 from tympan.models.encoder.blocks import (
     BlockEncoder,
     build_self_attention,
@@ -70,8 +69,6 @@ class ConformerEncoder(BlockEncoder):
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:
-        if ctc_trim:
-            raise UserError("encoder_conf ctc_trim: true is not supported; leave it false")
         attention, position = resolve_position_types(selfattention_layer_type, pos_enc_layer_type, rel_pos_type)
         embed = build_input_layer(
             input_layer,
@@ -127,6 +124,7 @@ class ConformerEncoder(BlockEncoder):
             interctc_layer_idx=interctc_layer_idx,
             interctc_use_conditioning=interctc_use_conditioning,
             reach=None if attention.startswith("legacy") else kernel // 2,
+            ctc_trim=ctc_trim,
         )
 
 

@@ -1,4 +1,4 @@
-"""`decoder` and `postencoder: hugging_face_transformers`: the halves of a text-to-text model of the Hugging Face hub.
+"""`decoder: hugging_face_transformers`: the decoder of a text-to-text model of the Hugging Face hub.
 
 BART, mBART, T5 and other models with an encoder and a decoder, through the package `transformers`.
 
@@ -10,21 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tympan.config.range import Range
 from tympan.errors import UserError
-from tympan.models.postencoder import LengthAdaptor
 from tympan.models.pretrained.folder import CONFIG, find_folder, read_json, read_weight_files, require_transformers
 from tympan.nn.beam_state import PER_UTTERANCE, BeamState
 from tympan.nn.full_precision import at_least_float32
 from tympan.nn.masks import length_mask
 
 _NOT_ARCHITECTURE = ("model_type", "torch_dtype", "dtype", "auto_map", "architectures", "transformers_version")
-_TIED = ("embed_tokens.weight", "shared.weight", "lm_head.weight", "final_logits_bias")
+TIED = ("embed_tokens.weight", "shared.weight", "lm_head.weight", "final_logits_bias")
 MBART_START = 2
 """ESPnet2 begins every text of mBART with this token."""
 
@@ -41,7 +39,8 @@ class PrefixState(BeamState):
 class HuggingFaceDecoder(nn.Module):
     """`model_name_or_path` is a hub name or a folder; `architecture` is the content of its config.json.
 
-    A step of the search computes the whole prefix again. `overriding_architecture_config` changes keys of config.json.
+    A step of the search computes the whole prefix again. `overriding_architecture_config` changes keys of config.json:
+    a mapping, or the path of a JSON file, which is not read again if `architecture` is given.
     """
 
     IS_NEVER_FROZEN = True
@@ -56,7 +55,7 @@ class HuggingFaceDecoder(nn.Module):
         causal_lm: bool = False,
         prefix: str = "",
         postfix: str = "",
-        overriding_architecture_config: dict[str, Any] | None = None,
+        overriding_architecture_config: dict[str, Any] | str | None = None,
         load_pretrained_weights: bool = True,
         separate_lm_head: bool = False,
         architecture: dict[str, Any] | None = None,
@@ -67,14 +66,14 @@ class HuggingFaceDecoder(nn.Module):
                 "decoder_conf causal_lm, prefix and postfix are not supported; use a model with encoder and decoder"
             )
         self.name, self.loads, self.vocab_size = model_name_or_path, load_pretrained_weights, vocab_size
-        self.architecture = {
-            **(architecture or read_json(find_folder(model_name_or_path, None) / CONFIG)),
-            **(overriding_architecture_config or {}),
-        }
+        changes = overriding_architecture_config or {}
+        if isinstance(changes, str):
+            changes = {} if architecture else read_json(Path(changes))
+        self.architecture = {**(architecture or read_json(find_folder(model_name_or_path, None) / CONFIG)), **changes}
         model = build_seq2seq(self.architecture)
         model.resize_token_embeddings(vocab_size)
         self.is_mbart = self.architecture.get("model_type") == "mbart"
-        self.decoder = _inner(model).decoder
+        self.decoder = inner_model(model).decoder
         self.lm_head = model.get_output_embeddings()
         if separate_lm_head:
             self.lm_head.weight = nn.Parameter(self.lm_head.weight.detach().clone())
@@ -112,7 +111,7 @@ class HuggingFaceDecoder(nn.Module):
             return
         full = read_seq2seq(self.architecture, find_folder(self.name, None))
         full.resize_token_embeddings(self.vocab_size)
-        self.decoder.load_state_dict(_inner(full).decoder.state_dict())
+        self.decoder.load_state_dict(inner_model(full).decoder.state_dict())
         self.lm_head.load_state_dict(full.get_output_embeddings().state_dict())
 
     def _hidden(self, memory: Tensor, memory_lengths: Tensor, ys_in: Tensor, ys_in_lengths: Tensor) -> Tensor:
@@ -128,84 +127,24 @@ class HuggingFaceDecoder(nn.Module):
         return out
 
 
-class HuggingFacePostencoder(nn.Module):
-    """The encoder of a text-to-text model, applied to speech frames instead of word embeddings.
-
-    `lang_token_id` puts the embedding of a token before the frames.
-    """
-
-    IS_NEVER_FROZEN = True
-    """The layers of `transformers` read the dtypes of their weights."""
-
-    def __init__(
-        self,
-        *,
-        input_size: int,
-        model_name_or_path: str,
-        length_adaptor_n_layers: Annotated[int, Range(0, 10)] = 0,
-        lang_token_id: Annotated[int, Range(-1, 1_000_000)] = -1,
-        architecture: dict[str, Any] | None = None,
-    ) -> None:
-        super().__init__()
-        self.name = model_name_or_path
-        self.architecture = architecture or read_json(find_folder(model_name_or_path, None) / CONFIG)
-        model = build_seq2seq(self.architecture)
-        self.transformer = _inner(model).encoder
-        self.transformer.embed_tokens = None
-        self.output_size = int(model.config.hidden_size)
-        self.linear_in = nn.Linear(input_size, self.output_size)
-        adaptor = LengthAdaptor(input_size=input_size, length_adaptor_n_layers=length_adaptor_n_layers)
-        self.length_adaptor = adaptor.length_adaptor
-        self._adaptor = (adaptor,)  # its layers are registered once, under ESPnet2's name
-        self.lang_token_id = lang_token_id
-        if lang_token_id != -1:
-            self.register_buffer("lang_token_embed", torch.zeros(self.output_size))
-
-    lang_token_embed: Tensor
-
-    def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-        """(batch, frames, size) and lengths -> the same of the output."""
-        x, lengths = self._adaptor[0](x, lengths)
-        x = self.linear_in(x)
-        if self.lang_token_id != -1:
-            x = torch.cat([self.lang_token_embed.to(x.dtype).expand(x.size(0), 1, -1), x], dim=1)
-            lengths = lengths + 1
-        mask = length_mask(lengths, x.size(1)).long()
-        return self.transformer(inputs_embeds=x, attention_mask=mask).last_hidden_state, lengths
-
-    def output_lengths(self, lengths: Tensor) -> Tensor:
-        """Number of output frames for a number of encoder frames."""
-        return self._adaptor[0].output_lengths(lengths) + int(self.lang_token_id != -1)
-
-    def load_pretrained(self) -> None:
-        """Fill in the pretrained weights, from a folder or the hub."""
-        full = read_seq2seq(self.architecture, find_folder(self.name, None))
-        weights = _inner(full).encoder.state_dict()
-        self.transformer.load_state_dict({name: item for name, item in weights.items() if name != _TIED[0]})
-        if self.lang_token_id != -1:
-            self.lang_token_embed.copy_(_embedding(full, self.lang_token_id))
-
-    def rename_weights(self, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-        """ESPnet2 does not store the embedding of the language; it is read from the pretrained model."""
-        if self.lang_token_id == -1 or "lang_token_embed" in weights:
-            return weights
-        full = read_seq2seq(self.architecture, find_folder(self.name, None))
-        return {**weights, "lang_token_embed": _embedding(full, self.lang_token_id)}
-
-
 def build_seq2seq(architecture: Mapping[str, Any]) -> Any:
-    """The model of `transformers` with random weights."""
+    """The model with encoder and decoder, with random weights."""
+    return make_model(architecture, "AutoModelForSeq2SeqLM")
+
+
+def make_model(architecture: Mapping[str, Any], auto_class: str) -> Any:
+    """The model of one of the automatic classes of `transformers`, with random weights."""
     transformers = require_transformers()
     family = str(architecture.get("model_type"))
     values = {key: item for key, item in architecture.items() if key not in _NOT_ARCHITECTURE}
     try:
         config = transformers.AutoConfig.for_model(family, **values)
-        if not config.is_encoder_decoder:
+        if auto_class == "AutoModelForSeq2SeqLM" and not config.is_encoder_decoder:
             raise ValueError("it has no encoder and decoder")
-        return transformers.AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
+        return getattr(transformers, auto_class).from_config(config, dtype=torch.float32)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise UserError(f"a text-to-text model of type '{family}' can't be built: {reason}") from None
+        raise UserError(f"a text model of type '{family}' can't be built: {reason}") from None
 
 
 def read_seq2seq(architecture: Mapping[str, Any], folder: Path) -> Any:
@@ -213,15 +152,15 @@ def read_seq2seq(architecture: Mapping[str, Any], folder: Path) -> Any:
     model = build_seq2seq(architecture)
     weights, own = read_weight_files(folder), model.state_dict()
     taken = {name: tensor for name, tensor in weights.items() if name in own and tensor.shape == own[name].shape}
-    missing = sorted(name for name in own.keys() - taken.keys() if not name.endswith(_TIED))
-    has_embedding = any(name.endswith(_TIED[:3]) for name in taken)
+    missing = sorted(name for name in own.keys() - taken.keys() if not name.endswith(TIED))
+    has_embedding = any(name.endswith(TIED[:3]) for name in taken)
     if missing or not has_embedding:
         example = missing[0] if missing else "the embedding"
         raise UserError(f"{folder}: {max(1, len(missing))} weights are missing, such as {example}")
     model.load_state_dict(taken, strict=False)
     # A tied weight is stored under one of its names
     shared = next(
-        taken[name] for name in sorted(taken, key=lambda name: "shared" not in name) if name.endswith(_TIED[:3])
+        taken[name] for name in sorted(taken, key=lambda name: "shared" not in name) if name.endswith(TIED[:3])
     )
     if model.config.tie_word_embeddings:
         with torch.no_grad():
@@ -230,11 +169,11 @@ def read_seq2seq(architecture: Mapping[str, Any], folder: Path) -> Any:
     return model
 
 
-def _inner(model: Any) -> Any:
+def inner_model(model: Any) -> Any:
     return model.model if hasattr(model, "model") else model
 
 
-def _embedding(model: Any, token: int) -> Tensor:
+def embedding_of(model: Any, token: int) -> Tensor:
     """The embedding of a token, with the scale that the model applies to it."""
     found: Tensor = model.get_input_embeddings()(torch.tensor(token)).detach()
     return found
