@@ -222,7 +222,7 @@ def test_mistakes_are_told_together() -> None:
     message = str(caught.value)
     for part in ("batch_type", "batch_size must be at least 1", "sort_batch", "max_batch_size 2"):
         assert part in message
-    with pytest.raises(UserError, match="one fold_length for each shape file: 1 given for speech, text"):
+    with pytest.raises(UserError, match=r"each of speech, text; found 1\. Use --batch_type numel --batch_bins"):
         plan_batches(make_shapes([1], [1]), BatchOptions(batch_type="folded", fold_length=(100,)))
     with pytest.raises(UserError, match="no utterances"):
         plan_batches([], BatchOptions())

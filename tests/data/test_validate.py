@@ -196,3 +196,18 @@ def test_real_corpus(real_data: Path) -> None:
     report = validate(real_data / "an4" / "train_dev")
     assert report.errors == []
     assert len(report.infos) == 100
+
+
+def test_stereo_recordings_are_reported(good: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = np.random.default_rng(1).normal(0, 0.1, (3200, 2))
+    for key in IDS[:3]:
+        soundfile.write(good / f"{key}.flac", noise, 16000)
+    soundfile.write(good / f"{IDS[3]}.flac", noise[:, [0, 0]], 16000)
+    assert validate_data.main([str(good)]) == 0
+    said = capsys.readouterr().out
+    assert "recording 's0-u0' has 2 channels, but 5 of 9 have 1 channels" in said
+    assert (
+        "the channels of 3 of 4 multi-channel recordings differ, such as those of 's0-u0'; training and decoding use "
+        "their mean unless --channel N chooses one"
+    ) in said
+    assert "0.00 h of audio at 16000 Hz, 1 or 2 channels: 4 channels, 1 different-channels" in said

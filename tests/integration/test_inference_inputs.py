@@ -83,6 +83,23 @@ def test_speech_in_the_second_channel_is_heard(
     assert "there is no channel 2; the number of channels is 2" in capsys.readouterr().err
 
 
+def test_the_channel_of_training_is_decoded(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "exp"
+    shutil.copytree(model, folder)
+    with (folder / "config.yaml").open("a", encoding="utf-8") as stream:
+        stream.write("channel: 1\n")
+    samples, rate = soundfile.read(model / "an253-fash-b.wav", dtype="float32")
+    noise = np.random.default_rng(0).normal(0, 0.1, len(samples))
+    soundfile.write(tmp_path / "noisy.wav", np.stack([noise, samples], axis=1), rate)
+    assert transcribe.main([str(folder), str(tmp_path / "noisy.wav"), str(model / "an253-fash-b.wav")]) == 0
+    assert [line.split("\t")[1] for line in capsys.readouterr().out.splitlines()] == ["GO", "GO"]
+    assert "channels differ" not in caplog.text
+    recognizer = Recognizer.from_pretrained(folder)
+    np.testing.assert_array_equal(recognizer.read((np.stack([noise, samples], axis=1), rate)), samples)
+
+
 def test_stored_arrays_are_audio_or_features(model: Path, tmp_path: Path) -> None:
     samples, _ = soundfile.read(model / "an253-fash-b.wav", dtype="int16")
     arrays = {

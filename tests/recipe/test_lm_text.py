@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from tympan.bin import lm_calc_perplexity, lm_train
 from tympan.errors import UserError
 from tympan.recipe.check import check_configuration
 from tympan.recipe.recipe import Recipe, parse_options
@@ -57,3 +59,40 @@ def test_dev_words_that_the_lexicon_lacks(capsys: pytest.CaptureFixture[str]) ->
 def test_a_missing_file_is_found_before_any_stage() -> None:
     with pytest.raises(UserError, match=r"--lm_text nothing\.txt: cannot be read as UTF-8 text"):
         check_configuration(recipe("--lm_text", "nothing.txt"), 3, 3)
+
+
+def perplexity_of(sentence: str, lm_dir: Path, capsys: pytest.CaptureFixture[str]) -> float:
+    Path("sentence").write_text(f"x {sentence}\n")
+    files = ["--train_config", str(lm_dir / "config.yaml"), "--model_file", str(lm_dir / "valid.loss.best.pth")]
+    data = ["--data_path_and_name_and_type", "sentence,text,text", "--output_dir", "ppl"]
+    assert lm_calc_perplexity.main([*files, *data]) == 0
+    capsys.readouterr()
+    return float(Path("ppl/ppl").read_text())
+
+
+def test_the_neural_lm_learns_the_text_of_the_files(
+    here: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    conf = {
+        "lm": "seq_rnn", "lm_conf": {"unit": 8, "nlayers": 1}, "optim": "adam", "optim_conf": {"lr": 0.1},
+        "batch_type": "unsorted", "max_epoch": 4, "num_workers": 0, "use_tensorboard": False, "use_matplotlib": False,
+    }  # fmt: skip
+    (here / "conf" / "lm.yaml").write_text(yaml.safe_dump(conf))
+    (here / "data" / "train_nodev" / "text").write_text("".join(f"a{row} GO NO\n" for row in range(6)))
+    (here / "data" / "train_dev" / "text").write_text("c GO NO\n")
+    (here / "more.txt").write_text("STOP STOP GO\n" * 20)
+    (here / "other.txt").write_text("NO STOP\n" * 14)
+    tokens = ["<blank>", "<unk>", "GO", "NO", "STOP", "<sos/eos>"]
+    found = []
+    for files in ([], ["--lm_text", "more.txt", "--lm_text", "other.txt"]):
+        made = recipe(*files, "--lm_config", "conf/lm.yaml", "--token_type", "word")
+        made.tokens.token_list.parent.mkdir(parents=True, exist_ok=True)
+        made.tokens.token_list.write_text("\n".join(tokens) + "\n")
+        for step in lm_steps(made)[: 1 if files else 0]:
+            step.run()
+        with caplog.at_level("INFO"):
+            assert lm_train.main([*lm_arguments(made), "--output_dir", f"lm{len(files)}"]) == 0
+        found.append(perplexity_of("STOP STOP GO", here / f"lm{len(files)}", capsys))
+    assert "of 6 utterances" in caplog.text
+    assert "of 40 utterances" in caplog.text
+    assert found[1] < 0.5 * found[0]

@@ -50,8 +50,8 @@ def test_what_sets_share(tmp_path: Path) -> None:
     assert shared(train, dev) == [
         f"{tmp_path / 'train'} and {tmp_path / 'dev'} have recordings with 8000 Hz, 16000 Hz: convert them to one "
         "sample rate",
-        f"{tmp_path / 'dev'} has recordings with 2 channels: training uses a random one, decoding the mean; write the "
-        "channel with the speech to files first",
+        f"{tmp_path / 'dev'} has recordings with 2 channels: their mean is used; to use channel N, add the "
+        "line 'channel: N' to conf/train.yaml (decoding then uses it too)",
     ]
     same = shared(train, train)
     assert same[0].startswith("3 of 3 recordings of ")

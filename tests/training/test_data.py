@@ -152,3 +152,92 @@ def test_data_names_are_those_of_the_task(corpus: Path) -> None:
     only_speech = replace(config, valid_data_path_and_name_and_type=config.valid_data_path_and_name_and_type[:1])
     with pytest.raises(UserError, match=r"--valid_data_path_and_name_and_type is needed for text.*found speech"):
         check_data_names(AsrTask(), only_speech)
+
+
+def stereo(corpus: Path, keys: list[str]) -> dict[str, np.ndarray]:
+    """Replace these recordings by stereo ones with speech in the second channel. Returns the speech."""
+    speech = {}
+    for key in keys:
+        speech[key], rate = soundfile.read(corpus / f"{key}.wav", dtype="float32")
+        both = np.stack([np.zeros_like(speech[key]), speech[key]], axis=1)
+        soundfile.write(corpus / f"{key}.wav", both, rate, subtype="FLOAT")
+    return speech
+
+
+def first_speech(config: Any) -> dict[str, np.ndarray]:
+    """Utterance id -> samples of all batches of the training data, without the padding."""
+    data = data_of(config).train
+    batches = list(data.build_iter(1))
+    return {
+        key: batch.tensors["speech"][row, : batch.tensors["speech_lengths"][row]].numpy()
+        for batch in batches
+        for row, key in enumerate(batch.ids)
+    }
+
+
+def test_stereo_recordings_are_averaged(corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
+    speech = stereo(corpus, IDS[:5])  # the others have one channel
+    with caplog.at_level("INFO"):
+        found = first_speech(asr_config(corpus, "--batch_type=numel", "--batch_bins=30000"))
+    assert len(found) == len(IDS)
+    for key, samples in speech.items():
+        np.testing.assert_allclose(found[key], samples / 2, rtol=1e-6)
+    assert "recordings with up to 2 channels; the mean of all is used" in caplog.text
+    assert f"the channels of 5 of 5 recordings that were checked differ, such as those of '{IDS[0]}'" in caplog.text
+    assert "choose one with --channel N" in caplog.text
+
+
+def test_one_channel_is_chosen(corpus: Path, caplog: pytest.LogCaptureFixture) -> None:
+    speech = stereo(corpus, IDS[:5])
+    with caplog.at_level("INFO"):
+        found = first_speech(asr_config(corpus, "--channel=1", "--batch_type=numel", "--batch_bins=30000"))
+    for key, samples in speech.items():
+        np.testing.assert_array_equal(found[key], samples)
+    assert found[IDS[6]].any()
+    assert "channel 1 is used" in caplog.text
+    assert "differ" not in caplog.text
+    with pytest.raises(UserError, match="there is no channel 2; the number of channels is 2"):
+        first_speech(asr_config(corpus, "--batch_type=unsorted", "--channel=2"))
+    with pytest.raises(UserError, match="--channel"):
+        asr_config(corpus, "--channel=-1")
+    with pytest.raises(UserError, match="--channel"):
+        asr_config(corpus, "--channel=left")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--channel=all"], ["--frontend=sliding_window", "--frontend_conf=channels=2"]],
+)
+def test_all_channels_reach_a_frontend_that_takes_them(corpus: Path, options: list[str]) -> None:
+    speech = stereo(corpus, IDS)
+    found = first_speech(asr_config(corpus, "--batch_type=unsorted", *options))
+    np.testing.assert_array_equal(found[IDS[0]][:, 1], speech[IDS[0]])
+
+
+def test_force_single_channel_uses_the_first_as_in_espnet2(corpus: Path) -> None:
+    stereo(corpus, IDS)
+    found = first_speech(asr_config(corpus, "--batch_type=unsorted", "--preprocessor_conf=force_single_channel=true"))
+    assert found[IDS[0]].shape == (FRAMES[0],)
+    assert not found[IDS[0]].any()
+
+
+def test_lengths_of_stereo_recordings_count_once(corpus: Path) -> None:
+    one = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=15000")).train
+    stereo(corpus, IDS)
+    (corpus / "wav.scp").write_text("".join(f"{key}  {key}.wav\n" for key in IDS))  # the cache is not for this file
+    plain = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=15000")).train
+    again = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=15000")).train
+    assert one.describe() == plain.describe() == again.describe()
+    both = data_of(asr_config(corpus, "--channel=all", "--batch_type=numel", "--batch_bins=15000")).train
+    assert both.num_steps(1) > plain.num_steps(1)
+    shapes = build_plain_data(AsrTask(), AsrTask().complete(asr_config(corpus))).train.utterance(0)
+    assert shapes.arrays["speech"].shape == (FRAMES[0],)
+
+
+def test_channels_in_separate_files_are_kept(corpus: Path) -> None:
+    lines = "".join(f"{key} {key}.wav {key}.wav\n" for key in IDS)
+    (corpus / "wav2.scp").write_text(lines)
+    config = asr_config(corpus, "--batch_type=unsorted")
+    data = [(str(corpus / "wav2.scp"), "speech", "multi_columns_sound"), (str(corpus / "text"), "text", "text")]
+    found = first_speech(replace(config, train_data_path_and_name_and_type=data))
+    assert found[IDS[0]].shape == (FRAMES[0], 2)

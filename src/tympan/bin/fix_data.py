@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             + (f"; fixed lines: {fixed}" if fixed else "")
         )
         print(f"the original files and the list of dropped entries are in {result.backup}")
-    left = [fault for fault in report.errors if fault.kind in ("sample-rate", "channels", "duration")]
+    left = [fault for fault in report.errors if fault.kind in ("sample-rate", "duration")]
     for fault in left:
         print(fault)
     if left:

@@ -82,6 +82,14 @@ class SpeechModelOptions:
 class SpeechDataOptions:
     """Processing of recordings before they go into a batch."""
 
+    channel: int | Literal["all"] | None = option(
+        None,
+        help="channel of multi-channel recordings to train on, counted from 0; all: all channels, of which the default "
+        "frontend uses a random one, as in ESPnet2; null: the mean of the channels, or all if frontend_conf channels "
+        "is above 1 or preprocessor_conf force_single_channel is true (Tympan)",
+        group=AUGMENT,
+        least=0,
+    )
     speech_volume_normalize: float | None = option(
         None, help="scale every recording to this peak amplitude; null: no scaling", group=AUGMENT, above=0, most=10**6
     )
@@ -129,6 +137,15 @@ class SpeechDataOptions:
 @dataclass(frozen=True, kw_only=True)
 class SpeechTrainConfig(SpeechModelOptions, SpeechDataOptions, InitOptions, TrainConfig):
     """The options of every task with speech input."""
+
+    @property
+    def reduce_channels(self) -> int | Literal["mean"] | None:
+        """The channel to read from files with several channels, or their mean; None: all channels."""
+        if self.channel is not None:
+            return None if self.channel == "all" else self.channel
+        takes_all = self.frontend_conf.get("channels", 1) > 1
+        takes_first = self.preprocessor_conf.get("force_single_channel", False)
+        return None if takes_all or takes_first or not self.takes_audio else "mean"
 
     @staticmethod
     def faults(values: Mapping[str, Any]) -> Iterator[Conflict]:

@@ -20,6 +20,8 @@ from tympan.errors import UserError
 from tympan.files import explained, open_file
 
 Source = str | os.PathLike[str]
+Channel = int | Literal["mean"]
+"""The index of a channel, or the mean of all channels."""
 
 BLOCK_FRAMES = 1 << 18
 DIFFERENT = 0.01
@@ -75,7 +77,7 @@ def read_audio(
     source: Source,
     *,
     rate: int | None = None,
-    channel: int | Literal["mean"] | None = None,
+    channel: Channel | None = None,
     start_s: float = 0.0,
     end_s: float | None = None,
     allow_pipes: bool = False,
@@ -84,7 +86,8 @@ def read_audio(
 ) -> Audio:
     """Decode `source`, or its part from `start_s` to `end_s`. Resample it to `rate` if one is given.
 
-    `channel` is the index of a channel, `mean` for the mean of all channels, or None to keep them all.
+    `channel` is the index of a channel, `mean` for the mean of all channels, or None to keep them all. Audio with one
+    channel is returned as it is.
     A relative path is looked up in the current directory, then in `base` (the data directory). Audio with NaN or
     infinity is an AudioError unless `allow_nan`.
     """
@@ -132,8 +135,8 @@ def resample(samples: np.ndarray, from_rate: float, to_rate: float) -> np.ndarra
 
 
 def require_channel(channel: int, channels: int, location: str) -> None:
-    """UserError for a channel that a recording does not have."""
-    if not 0 <= channel < channels:
+    """UserError for a channel that a recording with several channels does not have."""
+    if channels > 1 and not 0 <= channel < channels:
         raise UserError(
             f"{location}: there is no channel {channel}; the number of channels is {channels}, and the first "
             f"channel is 0"
@@ -143,7 +146,7 @@ def require_channel(channel: int, channels: int, location: str) -> None:
 class Mixer:
     """Turns blocks (time, channels) into one channel, and finds out whether averaged channels differ."""
 
-    def __init__(self, channel: int | Literal["mean"]) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.channel = channel
         self._energy = self._difference = 0.0
 
@@ -301,7 +304,7 @@ def _decode_channel(
     location: str,
     frames: int,
     *,
-    channel: int | Literal["mean"],
+    channel: Channel,
     rate: int,
 ) -> Audio:
     """Read one channel in blocks, so that memory holds only the resampled channel, not the whole recording."""

@@ -145,9 +145,10 @@ def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: Batc
     """Return sizes of batch_size / (1 + max over shapes of length // fold_length), for the shortest utterance."""
     if len(options.fold_length) != len(shapes):
         raise UserError(
-            f"batch_type folded needs one fold_length for each shape file: "
-            f"{len(options.fold_length)} given for {', '.join(shape.name for shape in shapes)} "
-            "(80000 samples and 150 tokens are usual; batch_type numel needs none)"
+            "batch_type folded (the default) needs one fold_length for each of "
+            f"{', '.join(shape.name for shape in shapes)}; found {len(options.fold_length)}. Use --batch_type numel "
+            "--batch_bins 1000000 (elements per batch), or give usual lengths: --fold_length 80000 (samples; 800 for "
+            "frames of features) --fold_length 150 (tokens)"
         )
     factor = np.max([column // fold for column, fold in zip(columns, options.fold_length, strict=True)], axis=0)
     size_at = np.maximum(options.batch_size // (1 + factor), options.min_batch_size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tympan.data.audio import Channel
 from tympan.data.index import UtteranceIndex
 from tympan.data.readers import AUDIO_TYPES, Context, Value, read_value, require_type, value_info
 from tympan.errors import UserError
@@ -30,7 +31,8 @@ class UtteranceDataset:
     """`dataset[row_or_id, epoch]`. Holds only memory maps, so that worker processes cost little memory.
 
     `sample_rate` None requires all recordings to have the rate of the first; 0 accepts any
-    (ESPnet2's allow_multi_rates). `keys` is a file whose ids select the utterances, usually a shape file.
+    (ESPnet2's allow_multi_rates). `channel` selects from files with several channels (None: all). `keys`
+    is a file whose ids select the utterances, usually a shape file.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class UtteranceDataset:
         preprocess: Preprocess | None = None,
         keys: str | os.PathLike[str] | None = None,
         sample_rate: int | None = None,
+        channel: Channel | None = None,
         allow_pipes: bool = False,
     ) -> None:
         _refuse_repeated_names(triples)
@@ -49,7 +52,8 @@ class UtteranceDataset:
         self._allow_pipes = allow_pipes
         self.sample_rate = self._first_rate() if sample_rate is None else sample_rate or None
         self._contexts = {
-            name: Context(table.path.parent, self.sample_rate, allow_pipes) for name, table in self.index.tables.items()
+            name: Context(table.path.parent, self.sample_rate, allow_pipes, channel)
+            for name, table in self.index.tables.items()
         }
 
     def __len__(self) -> int:

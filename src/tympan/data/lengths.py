@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tympan.data.dataset import Preprocess, UtteranceDataset
 from tympan.data.kept import keep, kept_path
-from tympan.data.readers import Context, value_length
+from tympan.data.readers import MAX_CHANNELS, Context, value_length
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints, Table
 from tympan.errors import UserError
@@ -45,10 +45,9 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
     kept = _read_kept(kept_path(table.path, "lengths"), table.stamp) if is_kept else None
     if kept is None:
         preprocess = dataset.preprocess if data_type == "text" else None
+        context = replace(dataset.context(name), channel=None)
         chunks = [
-            _Chunk(
-                table.path, name, data_type, dataset.context(name), preprocess, start, min(start + _LINES, len(table))
-            )
+            _Chunk(table.path, name, data_type, context, preprocess, start, min(start + _LINES, len(table)))
             for start in range(0, len(table), _LINES)
         ]
         found = map_jobs(_measure_chunk, chunks, nj=nj, description=f"lengths of {name}", weight=_lines, unit="utt")
@@ -56,6 +55,9 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
         if is_kept:
             _keep(kept_path(table.path, "lengths"), table.stamp, kept)
     lengths, dims = kept[dataset.index.lines(name)].T
+    if dataset.context(name).channel is not None and data_type != "multi_columns_sound":
+        # The cache has the channels of the files.
+        dims = np.where(dims <= MAX_CHANNELS, 1, dims)
     if (dims != dims[0]).any():
         row = int(np.argmax(dims != dims[0]))
         raise UserError(

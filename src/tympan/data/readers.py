@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from tympan.data.ark import read_matrix
-from tympan.data.audio import Audio, AudioInfo, audio_info, is_pipe, locate, open_source, read_audio
+from tympan.data.audio import Audio, AudioInfo, Channel, audio_info, is_pipe, locate, open_source, read_audio
 from tympan.data.kaldi_dir import Segment, parse_segment
 from tympan.data.matrix_header import matrix_shape
 from tympan.data.seeds import rng_for
@@ -43,6 +43,8 @@ class Context:
     base: Path
     sample_rate: int | None = None
     allow_pipes: bool = False
+    channel: Channel | None = None
+    """What to use of a file with several channels; None: all. `multi_columns_sound` always has all its columns."""
 
 
 def read_value(data_type: str, value: str, context: Context, *, utterance_id: str = "") -> Value:
@@ -97,9 +99,12 @@ def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
         segment = find_segment(value, context)
         info = audio_info(segment.recording, allow_pipes=context.allow_pipes, base=context.base)
         last = info.frames if segment.end_s is None else min(round(segment.end_s * info.rate), info.frames)
-        return replace(info, frames=max(last - round(segment.start_s * info.rate), 0))
+        info = replace(info, frames=max(last - round(segment.start_s * info.rate), 0))
+        return _after_choice(info, context)
     first, *others = [value] if data_type == "sound" else value.split()
     info = audio_info(first, allow_pipes=context.allow_pipes, base=context.base)
+    if data_type == "sound":
+        return _after_choice(info, context)
     return replace(info, channels=info.channels + len(others))
 
 
@@ -112,20 +117,29 @@ def value_sources(data_type: str, value: str, context: Context) -> list[str]:
     return [value] if data_type in ("sound", "kaldi_ark", "npy") else []
 
 
-def _sound(value: str, context: Context) -> np.ndarray:
-    return _checked(read_audio(value, allow_pipes=context.allow_pipes, base=context.base), value, context)
-
-
-def _segments(value: str, context: Context) -> np.ndarray:
-    segment = find_segment(value, context)
-    audio = read_audio(
+def read_recording(data_type: str, value: str, context: Context) -> Audio:
+    """Read a value of the type `sound` or `segments`, with the channel that the context asks for."""
+    segment = find_segment(value, context) if data_type == "segments" else Segment(value)
+    return read_audio(
         segment.recording,
+        channel=context.channel,
         start_s=segment.start_s,
         end_s=segment.end_s,
         allow_pipes=context.allow_pipes,
         base=context.base,
     )
-    return _checked(audio, segment.recording, context)
+
+
+def _after_choice(info: AudioInfo, context: Context) -> AudioInfo:
+    return info if context.channel is None else replace(info, channels=1)
+
+
+def _sound(value: str, context: Context) -> np.ndarray:
+    return _checked(read_recording("sound", value, context), value, context)
+
+
+def _segments(value: str, context: Context) -> np.ndarray:
+    return _checked(read_recording("segments", value, context), find_segment(value, context).recording, context)
 
 
 def find_segment(value: str, context: Context) -> Segment:

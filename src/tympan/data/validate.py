@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from tympan.data.audio import AudioError, AudioInfo, check_audio, is_pipe, locate, split_ark
+from tympan.data.audio import AudioError, AudioInfo, check_audio, is_pipe, locate, read_audio, split_ark
 from tympan.data.kaldi_dir import kind_of, known_files, parse_segment
 from tympan.data.table_faults import Fault, ScannedTable, scan_table
 from tympan.errors import UserError
@@ -50,6 +50,8 @@ class Report:
             hours = sum(info.duration_s for info in self.infos.values()) / 3600
             rates = ", ".join(f"{rate} Hz" for rate in sorted({info.rate for info in self.infos.values()}))
             text += f", {hours:.2f} h of audio at {rates}"
+            channels = sorted({info.channels for info in self.infos.values()})
+            text += "" if channels == [1] else f", {' or '.join(map(str, channels))} channels"
         return text
 
 
@@ -78,9 +80,14 @@ def validate(
     faults += _place_faults(directory, tables)
     infos: Infos = {}
     if "wav.scp" in tables:
-        for fault, found in _audio_faults(directory, tables["wav.scp"], nj, audio, allow_pipes, executor, dask_address):
+        different: list[str] = []
+        for fault, found, differ in _audio_faults(
+            directory, tables["wav.scp"], nj, audio, allow_pipes, executor, dask_address
+        ):
             faults += fault
             infos.update(found)
+            different += differ
+        faults += _channel_faults(tables["wav.scp"], infos, different)
         faults += _rate_faults(tables["wav.scp"], infos)
         faults += _length_faults(tables, infos)
     return Report(directory, sorted(set(faults)), tables, infos)
@@ -192,7 +199,8 @@ def _audio_faults(
     allow_pipes: bool,
     executor: Literal["local", "dask"],
     dask_address: str | None,
-) -> Iterator[tuple[list[Fault], Infos]]:
+) -> Iterator[tuple[list[Fault], Infos, list[str]]]:
+    """Yield faults, headers, and the recordings whose channels differ."""
     refused = {key for key, source in wav.entries.items() if is_pipe(source) and not allow_pipes}
     yield (
         [
@@ -204,13 +212,14 @@ def _audio_faults(
             for key in refused
         ],
         {},
+        [],
     )
     if not audio:
         return
     items = [(key, source) for key, source in wav.entries.items() if key not in refused]
     chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
     job = partial(_check_recordings, directory, allow_pipes)
-    for infos, problems in map_jobs(
+    for infos, problems, different in map_jobs(
         job,
         chunks,
         nj=nj,
@@ -220,24 +229,41 @@ def _audio_faults(
         weight=len,
         unit="file",
     ):
-        yield [wav.fault(key, kind, f"'{key}': {message}") for key, kind, message in problems], infos
+        yield [wav.fault(key, kind, f"'{key}': {message}") for key, kind, message in problems], infos, different
 
 
 def _check_recordings(
     directory: Path, allow_pipes: bool, items: Sequence[tuple[str, str]]
-) -> tuple[Infos, list[tuple[str, str, str]]]:
+) -> tuple[Infos, list[tuple[str, str, str]], list[str]]:
     infos: Infos = {}
     problems = []
+    different = []
     for key, source in items:
         try:
             info = check_audio(source, allow_pipes=allow_pipes, base=directory)
+            if info.channels > 1:
+                mean = read_audio(source, channel="mean", allow_pipes=allow_pipes, base=directory)
+                different += [key] if mean.channels_differ else []
         except AudioError as error:
             problems.append((key, f"{error.problem}-audio", str(error)))
             continue
         if info.frames == 0:
             problems.append((key, "empty-audio", f"{source}: the recording has no samples"))
         infos[key] = info
-    return infos, problems
+    return infos, problems, different
+
+
+def _channel_faults(wav: ScannedTable, infos: Infos, different: Sequence[str]) -> Iterator[Fault]:
+    if different:
+        several = sum(info.channels > 1 for info in infos.values())
+        yield Fault(
+            str(wav.path),
+            0,
+            "different-channels",
+            f"the channels of {len(different)} of {several} multi-channel recordings differ, such as those of "
+            f"'{different[0]}'; training and decoding use their mean unless --channel N chooses one",
+            is_warning=True,
+        )
 
 
 def _rate_faults(wav: ScannedTable, infos: Infos) -> Iterator[Fault]:
@@ -254,7 +280,10 @@ def _rate_faults(wav: ScannedTable, infos: Infos) -> Iterator[Fault]:
         for key, value in values.items():
             if value != usual:
                 yield wav.fault(
-                    key, what, f"recording '{key}' has {value}{unit}, but {number} of {len(values)} have {usual}{unit}"
+                    key,
+                    what,
+                    f"recording '{key}' has {value}{unit}, but {number} of {len(values)} have {usual}{unit}",
+                    is_warning=what == "channels",  # training and decoding average the channels
                 )
 
 

@@ -147,8 +147,8 @@ class PieceOptions(Checked):
 
     channel: int | None = option(
         None,
-        help="channel of multi-channel recordings to decode, counted from 0; null: average all channels (ESPnet2 "
-        "uses the first)",
+        help="channel of multi-channel recordings to decode, counted from 0; null: the --channel of training, else the "
+        "mean of all channels (ESPnet2 uses the first)",
         group=WORK,
         least=0,
     )

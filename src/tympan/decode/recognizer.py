@@ -9,12 +9,12 @@ import numbers
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, overload
 
 import numpy as np
 import torch
 
-from tympan.data.audio import Audio, read_audio, resample
+from tympan.data.audio import Audio, Channel, read_audio, resample
 from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import MAX_CHANNELS
 from tympan.decode.alignment import (
@@ -268,8 +268,8 @@ class Recognizer:
         return audio.samples
 
     @property
-    def _channel(self) -> int | Literal["mean"]:
-        return "mean" if self.limits.channel is None else self.limits.channel
+    def _channel(self) -> Channel:
+        return self.loaded.input.channel if self.limits.channel is None else self.limits.channel
 
     def _keep(self, nbest: int) -> None:
         """Let the search return this many hypotheses; the best one stays the same."""

@@ -12,14 +12,14 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from tympan.config.model import SpeechTrainConfig
 from tympan.config.yaml_text import read_mapping
-from tympan.data.audio import Audio, Mixer, require_channel
+from tympan.data.audio import Audio, Channel, Mixer, require_channel
 from tympan.decode.model_files import FEATURES_FILE
 from tympan.errors import UserError
 from tympan.features.cmvn import read_stats
@@ -47,6 +47,8 @@ class SpeechInput:
     """Time between two frames of stored features."""
     max_s: float = math.inf
     """The model ignores the audio after this time."""
+    channel: Channel = "mean"
+    """What the model was trained on of recordings with several channels."""
 
     def prepare(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Convert samples (time,) to the model's input. Features (frames, size) are returned as they are."""
@@ -99,6 +101,7 @@ def speech_input(config: SpeechTrainConfig, model: SpeechModel, *, folder: Path,
             rate=rate,
             frame_shift_s=_samples_per_frame(model, device, most) / rate,
             max_s=math.inf if most is None else most / rate,
+            channel=config.channel if isinstance(config.channel, int) else "mean",
         )
     path = folder / FEATURES_FILE
     recipe = FeatureRecipe(path) if path.exists() else None
@@ -125,7 +128,7 @@ class _ArrayLike(Protocol):
     def __array__(self) -> np.ndarray: ...
 
 
-def samples_of(audio: Any, rate: Any = None, *, channel: int | Literal["mean"] = "mean") -> Audio:
+def samples_of(audio: Any, rate: Any = None, *, channel: Channel = "mean") -> Audio:
     """Samples (with `rate`) or (samples, rate), as float32 (time,) in [-1, 1]: one channel, or the mean of all."""
     if isinstance(audio, tuple):
         audio, rate = _pair(audio)

@@ -127,7 +127,7 @@ def shared(train: Survey, other: Survey) -> list[str]:
         lines.append(f"{train.path} and {other.path} have recordings with {listed}: convert them to one sample rate")
     if other.channels > 1:
         lines.append(
-            f"{other.path} has recordings with {other.channels} channels: training uses a random one, decoding the "
-            "mean; write the channel with the speech to files first"
+            f"{other.path} has recordings with {other.channels} channels: their mean is used; to use channel N, "
+            "add the line 'channel: N' to conf/train.yaml (decoding then uses it too)"
         )
     return lines

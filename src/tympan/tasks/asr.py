@@ -20,6 +20,7 @@ from tympan.training.task import Finding, Task, Tokens
 if TYPE_CHECKING:
     from torch import nn
 
+    from tympan.data.audio import Channel
     from tympan.data.batch import Batches
     from tympan.data.dataset import Preprocess
 
@@ -53,6 +54,9 @@ class AsrTask(Task[AsrTrainConfig]):
 
     def sample_rate(self, config: AsrTrainConfig) -> int | None:
         return speech_rate(config)
+
+    def channel(self, config: AsrTrainConfig) -> Channel | None:
+        return config.reduce_channels
 
     def tokens(self, config: AsrTrainConfig) -> dict[str, Tokens]:
         return {"text": tokens_of(config.text)}

@@ -14,6 +14,7 @@ from tympan.training.task import Finding, Task, Tokens
 if TYPE_CHECKING:
     from torch import nn
 
+    from tympan.data.audio import Channel
     from tympan.data.batch import Batches
     from tympan.data.dataset import Preprocess
 
@@ -47,6 +48,9 @@ class StTask(Task[StTrainConfig]):
 
     def sample_rate(self, config: StTrainConfig) -> int | None:
         return speech_rate(config)
+
+    def channel(self, config: StTrainConfig) -> Channel | None:
+        return config.reduce_channels
 
     def tokens(self, config: StTrainConfig) -> dict[str, Tokens]:
         found = {"text": tokens_of(config.text)}

@@ -13,6 +13,7 @@ from tympan.config.batches import BatchOptions
 from tympan.config.train import TrainConfig
 from tympan.data.batch import Batches
 from tympan.data.batch_plan import BatchPlan, plan_batches
+from tympan.data.channels import report_channels
 from tympan.data.dataset import UtteranceDataset
 from tympan.data.lengths import measure_shapes
 from tympan.data.loader import EpochBatches
@@ -99,7 +100,9 @@ def _dataset(task: AnyTask, config: TrainConfig, *, is_train: bool, is_plain: bo
         triples,
         keys=shape_files[0] if shape_files and not is_plain else None,
         sample_rate=0 if config.allow_multi_rates else task.sample_rate(config),
+        channel=task.channel(config),
     )
+    report_channels(dataset)
     is_augmented = is_train and not is_plain
     dataset.preprocess = task.preprocess(config, sample_rate=dataset.sample_rate, is_augmented=is_augmented)
     return dataset

@@ -18,6 +18,7 @@ from tympan.runtime.child import module_arguments, own_module_arguments, script_
 if TYPE_CHECKING:
     from torch import nn
 
+    from tympan.data.audio import Channel
     from tympan.data.batch import Batches
     from tympan.data.dataset import Preprocess
 
@@ -78,6 +79,10 @@ class Task(Protocol[Config]):
 
     def sample_rate(self, config: Config) -> int | None:
         """Return the sample rate that all recordings must have, or None to use that of the first recording."""
+        return None
+
+    def channel(self, config: Config) -> Channel | None:
+        """Return the channel to read from audio files with several channels, `mean`, or None for all channels."""
         return None
 
     def tokens(self, config: Config) -> dict[str, Tokens]:
