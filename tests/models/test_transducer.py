@@ -181,3 +181,19 @@ def test_unknown_keys_of_the_joint_network_and_missing_big_blanks() -> None:
         tiny_transducer(joint_net_conf={"joint_size": 3})
     with pytest.raises(UserError, match="the token list does not contain <blank3>"):
         tiny_transducer(model_conf={"transducer_multi_blank_durations": [3]})
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+def test_an_untrained_model_can_be_made_to_emit_as_many_tokens_as_speech_has(kind: str) -> None:
+    """Its blank is as likely as any token, so that without this the search emits many at every frame."""
+    model = tiny_transducer(kind).eval()
+    out, lengths = torch.randn(2, 125, 16), torch.tensor([125, 125])
+    search = GreedyTransducer(model.transducer_parts, max_symbols=30)
+
+    def count() -> float:
+        return sum(len(found[0].token_ids) for found in run_search(search, Encoded(memory=out, lengths=lengths))) / 2
+
+    assert count() > 1000
+    for tokens in (15, 60):
+        model.expect_tokens(out, lengths, tokens=tokens)
+        assert count() == tokens

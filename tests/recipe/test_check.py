@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 from small_data import data_dir
 
 from tympan.bin.recipe import main
@@ -56,6 +58,26 @@ def test_a_model_that_training_would_refuse(mine: Path) -> None:
     config.write_text(config.read_text().replace("interctc_layer_idx: [3]", "interctc_layer_idx: [7]"))
     with pytest.raises(UserError, match="interctc_layer_idx"):
         check()
+
+
+def test_a_transducer_is_estimated_with_texts_of_a_usual_length(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An untrained transducer emits tokens at every frame up to the limit, which decoding after training does not."""
+    config = yaml.safe_load(Path("conf/train.yaml").read_text())
+    config.update(
+        decoder="transducer", decoder_conf={"hidden_size": 32}, joint_net_conf={"joint_space_size": 32},
+        model_conf={"ctc_weight": 0.3}, best_model_criterion=[["valid", "cer_transducer", "min"]],
+    )  # fmt: skip
+    config["encoder_conf"] = {"output_size": 16, "num_blocks": 1, "attention_heads": 2, "linear_units": 16}
+    Path("conf/transducer.yaml").write_text(yaml.safe_dump(config))
+    Path("conf/search.yaml").write_text("search: transducer_greedy\n")
+    words = ("--token_type", "word", "--n_gram", "0")
+    assert check("--train_config", "conf/transducer.yaml", "--decode_config", "conf/search.yaml", *words) == 0
+    said = capsys.readouterr().out
+    found = re.search(r"(\d+) ms to decode one second of speech", said)
+    assert found is not None, said
+    assert 0 < int(found[1]) < 800
+    assert re.search(r"\d+ ms to train on one second", said)
+    assert said.endswith("all checks passed\n")
 
 
 def test_a_changed_data_directory_is_measured_again(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,15 @@ from torch import Tensor
 
 from tympan.models.parts import Recomputes
 
-__all__ = ["AlignsText", "CollectsFeatures", "NeedsFrames", "PlotsAttention", "Recomputes", "TextAlignment"]
+__all__ = [
+    "AlignsText",
+    "CollectsFeatures",
+    "ExpectsTokens",
+    "NeedsFrames",
+    "PlotsAttention",
+    "Recomputes",
+    "TextAlignment",
+]
 
 
 @runtime_checkable
@@ -41,6 +49,15 @@ class NeedsFrames(Protocol):
 
     def frames_needed(self, tokens: Tensor, repeats: Tensor, /) -> dict[str, Tensor]:
         """Least encoder frames (batch,) of each loss, for numbers of tokens and of tokens that equal the one before."""
+        ...
+
+
+@runtime_checkable
+class ExpectsTokens(Protocol):
+    """A model whose search would emit far too many tokens before training, so that its speed can't be measured."""
+
+    def expect_tokens(self, out: Tensor, lengths: Tensor, /, *, tokens: int) -> None:
+        """Change the weights so that about so many tokens are emitted for each encoder output (batch, frames, size)."""
         ...
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tympan.models.abilities import CollectsFeatures, NeedsFrames, PlotsAttention
+from tympan.models.abilities import CollectsFeatures, ExpectsTokens, NeedsFrames, PlotsAttention
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.loss import Loss
 from tympan.models.parts import Packs, Part, Recomputes, StepDecoder
@@ -100,5 +100,6 @@ if TYPE_CHECKING:
     _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel, StModel, TransducerModel)
     _COLLECTED: tuple[type[CollectsFeatures], ...] = (HybridModel, StModel, TransducerModel)
     _ALIGNED: tuple[type[NeedsFrames], ...] = (HybridModel, StModel, TransducerModel)
+    _EMITTING: tuple[type[ExpectsTokens], ...] = (TransducerModel,)
     _PACKED: tuple[type[Packs], ...] = (HybridModel, StModel, TransducerModel)
     _RECOMPUTED: tuple[type[Recomputes], ...] = (HybridModel, StModel, TransducerModel)

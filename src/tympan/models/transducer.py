@@ -41,6 +41,7 @@ from tympan.models.transducer_greedy import TransducerParts, greedy_accept, gree
 from tympan.models.transducer_lattice import Lattice
 from tympan.models.transducer_loss import transducer_loss, transducer_scores
 from tympan.models.transducer_pruned import SimpleJoint, likely_band, simple_loss
+from tympan.nn.masks import length_mask
 
 if TYPE_CHECKING:
     from tympan.config.asr import AsrTrainConfig
@@ -298,6 +299,22 @@ class TransducerModel(EncodingModel):
         return TransducerParts(
             self.decoder, self.joint_network, self.blank_id, {self.blank_id: 1, **dict(self.big_blanks)}
         )
+
+    @torch.no_grad()
+    def expect_tokens(self, out: Tensor, lengths: Tensor, *, tokens: int) -> None:
+        """Set the blank's bias so that the greedy search emits about so many tokens for each encoder output.
+
+        The prediction no longer has an influence, so that a frame emits either nothing or `MAX_SYMBOLS` tokens.
+        """
+        parts, joint = self.transducer_parts, self.joint_network
+        joint.lin_dec.weight.zero_()
+        frames = joint.project_frames(out)[length_mask(lengths, out.size(1))]
+        log_probs = parts.log_probs(frames, joint.project_predictions(out.new_zeros(joint.lin_dec.in_features)))
+        others = log_probs.index_fill(1, torch.tensor(list(parts.durations), device=out.device), float("-inf"))
+        margin = others.amax(1) - log_probs[:, self.blank_id]
+        emitting = max(1, round(tokens * len(out) / MAX_SYMBOLS))
+        # Between the last frame that emits and the next one
+        joint.lin_out.bias[self.blank_id] += margin.topk(min(emitting + 1, len(margin))).values[-2:].mean()
 
     @torch.inference_mode()
     def align_text(self, out: Tensor, text: Sequence[int]) -> TextAlignment | None:

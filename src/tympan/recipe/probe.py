@@ -144,6 +144,7 @@ def _time_decoding(
     import torch
 
     from tympan.decode.search import Encoded, run_search
+    from tympan.models.abilities import ExpectsTokens
     from tympan.models.speech_model import SpeechModel
 
     if not isinstance(model, SpeechModel):
@@ -151,6 +152,10 @@ def _time_decoding(
     model.eval()
     search = _search(model, None if lm is None else lm.cpu().eval(), options, tokens)
     speech, lengths = batch["speech"].cpu(), batch["speech_lengths"].cpu()
+    if isinstance(model, ExpectsTokens):
+        with torch.inference_mode():
+            encoded = model.encode(speech, lengths)
+        model.expect_tokens(encoded.out, encoded.lengths, tokens=batch["text"].size(1))
 
     def decode() -> None:
         with torch.inference_mode():
