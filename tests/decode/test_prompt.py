@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from tympan.decode.prompt import LATEST_START, Prompt, PromptedScorer, spoken
-from tympan.decode.search import Encoded
+from tests.text.test_whisper_tokens import write_tiktoken
+from tympan.decode.options import DecodeOptions
+from tympan.decode.prompt import LATEST_START, Prompt, PromptedScorer, read_prompt, spoken, spoken_hypothesis
+from tympan.decode.search import Encoded, Ended
+from tympan.errors import UserError
 from tympan.nn.beam_state import BeamState
+from tympan.text.cleaner import TextCleaner
+from tympan.text.codec import TextCodec
+from tympan.text.vocabulary import Vocabulary
+from tympan.text.whisper import WhisperTokenizer
 
 # Tokens: 0 to 5 text, 6 eos, 7 start, 8 and 9 languages, 10 no times, 11 and more times
 EOS, FIRST, VOCABULARY = 6, 11, 80
@@ -115,3 +124,66 @@ def test_times_are_divided_among_the_tokens_of_a_segment() -> None:
     assert [tokens[index] for index in found.indices] == [" one", " two", " three"]
     assert found.times == ((0.5, 1.3), (1.3, 2.1), (3.0, 4.0))
     assert spoken(["<|en|>", " one"]).times is None
+
+
+NAMES = ["!", "h", "i", " ", "yes", "<|startoftranscript|>", "<|endoftext|>", "<|en|>", "<|de|>", "<|transcribe|>"]
+NAMES += ["<|notimestamps|>", "<|ic|>", "<|fsc|>", "<|nospeech|>", "intent:yes"]
+
+
+class Prompted(torch.nn.Module):
+    """A model of English transcripts."""
+
+    prompt = (7, 9, 10)
+    eos = 6
+
+
+def codec_of(vocabulary: Path | None) -> TextCodec:
+    tokenizer = WhisperTokenizer(vocabulary, "whisper_multilingual")
+    return TextCodec(Vocabulary(NAMES, unk_symbol="<|endoftext|>"), tokenizer, TextCleaner(None))
+
+
+def prompt_of(tmp_path: Path, **options: Any) -> tuple[list[str], list[str]]:
+    """The tokens of the prompt, and those that the text may not contain."""
+    vocabulary = write_tiktoken(tmp_path / "multilingual.tiktoken")
+    found = read_prompt(Prompted(), codec_of(vocabulary), DecodeOptions(**options))  # type: ignore[arg-type]
+    assert found is not None
+    names = ["auto" if token is None else NAMES[token] for token in found.tokens]
+    return names, [NAMES[token] for token in found.suppressed]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "<|en|> <|transcribe|> <|notimestamps|>"),
+        ({"lang_prompt_token": "<|de|>"}, "<|de|> <|transcribe|> <|notimestamps|>"),
+        ({"lang_prompt_token": "<|en|> <|ic|> <|fsc|>"}, "<|en|> <|ic|> <|fsc|> <|notimestamps|>"),
+        ({"lang_prompt_token": "<|ic|>"}, "<|ic|> <|notimestamps|>"),
+        ({"nlp_prompt_token": "hi"}, "<|en|> h i <|notimestamps|>"),
+        ({"lid_prompt": True}, ""),
+    ],
+)
+def test_prompts_are_espnet2s(tmp_path: Path, options: dict[str, Any], expected: str) -> None:
+    assert prompt_of(tmp_path, **options)[0] == expected.split()
+
+
+def test_text_of_a_prompt_is_split_at_added_tokens(tmp_path: Path) -> None:
+    (tmp_path / "added.txt").write_text("intent:yes\n<|ic|>\n")
+    options = {"nlp_prompt_token": "hi<|ic|>intent:yes", "prompt_token_file": tmp_path / "added.txt"}
+    assert prompt_of(tmp_path, **options)[0] == ["<|en|>", "h", "i", "<|ic|>", "intent:yes", "<|notimestamps|>"]
+    (tmp_path / "added.txt").write_text("intent:no\n")
+    with pytest.raises(UserError, match=r"added\.txt: the token 'intent:no' is not in the model's token list"):
+        prompt_of(tmp_path, **options)
+    with pytest.raises(UserError, match="nlp_prompt_token: its token 'n' is not in the model's token list"):
+        prompt_of(tmp_path, nlp_prompt_token="n")
+    with pytest.raises(UserError, match="lang_prompt_token and lid_prompt exclude each other"):
+        DecodeOptions(lang_prompt_token="<|en|>", lid_prompt=True)
+
+
+def test_language_token_is_part_of_the_text_with_lid_prompt(tmp_path: Path) -> None:
+    assert prompt_of(tmp_path, lid_prompt=True)[1] == ["<|startoftranscript|>"]
+    assert "<|de|>" in prompt_of(tmp_path)[1]
+    ended, tokens = Ended((8, 1, 2), -1.0, {"decoder": -1.0}), ["<|de|>", "h", "i"]
+    kept = spoken_hypothesis(ended, tokens, codec_of(None), space_symbol="-", keeps_special=True)
+    assert (kept.text, kept.tokens, kept.token_ids) == ("<|de|> hi", ("<|de|>", "h", "i"), (8, 1, 2))
+    plain = spoken_hypothesis(ended, tokens, codec_of(None), space_symbol="-")
+    assert (plain.text, plain.token_ids) == ("hi", (1, 2))

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tympan.decode.espnet2_options import QuantizationOptions
 from tympan.decode.options import (
     BatchLimits,
     DecodeOptions,
@@ -83,15 +84,20 @@ def _spec(options: InferenceOptions, *, given: set[str]) -> DecodeSpec:
     from tympan.runtime.device import choose_kind
 
     files = chosen_files(options, model=options.model_tag, flag="--model_tag")
+    quantization, limits = part_of(options, QuantizationOptions), part_of(options, BatchLimits)
+    if quantization.is_quantized:
+        # The scale of a quantized layer's input is that of a whole batch.
+        limits = replace(limits, batch_size=1)
     spec = DecodeSpec(
         files=files if options.token_type is None else replace(files, token_type=options.token_type),
         options=part_of(options, DecodeOptions),
-        limits=part_of(options, BatchLimits),
+        limits=limits,
         device=choose_kind(ngpu=options.ngpu, device=options.device),
         dtype=options.dtype,
         allow_import=options.allow_import,
         allow_pipes=options.allow_pipes,
         num_workers=options.num_workers,
+        quantization=quantization,
         given=tuple(sorted(given)),
     )
     spec.files.check()

@@ -177,6 +177,7 @@ TRANSFORMER_LM_DEFAULTS = {
 DECODE: Names = {
     "backend": (),
     "batch": (),
+    "batch_size": ("batch_size",),
     "batchsize": (),
     "beam_size": ("beam_size",),
     "ctc_weight": ("ctc_weight",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from tympan.config.lm import LmTrainConfig
 from tympan.config.model import SpeechToTextConfig
 from tympan.config.read import load_training_config, training_config_of
 from tympan.decode.adapter_file import apply_adapter
+from tympan.decode.espnet2_options import QuantizationOptions
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.search import Need
 from tympan.decode.speech_input import SpeechInput, speech_input
@@ -28,11 +30,14 @@ from tympan.models.lm.model import LanguageModel
 from tympan.models.speech_model import HasDecoder, SpeechModel
 from tympan.models.weights import fill_weights, load_weights
 from tympan.nn.frozen import freeze
+from tympan.nn.quantized import quantize
 from tympan.runtime.precision import choose_precision
 from tympan.text.codec import TextCodec, build_codec, read_vocabulary
 from tympan.text.lexicon import Lexicon
 from tympan.text.phonemes import PhonemeTokenizer
 from tympan.text.vocabulary import read_token_list
+
+logger = logging.getLogger(__name__)
 
 FORMATS = {
     "float16": torch.float16,
@@ -74,7 +79,12 @@ class LoadedModel:
 
 
 def load_model(
-    files: ModelFiles, *, device: torch.device | None = None, dtype: str = "float32", allow_import: bool = False
+    files: ModelFiles,
+    *,
+    device: torch.device | None = None,
+    dtype: str = "float32",
+    allow_import: bool = False,
+    quantization: QuantizationOptions | None = None,
 ) -> LoadedModel:
     """Load everything in `files` except the n-gram: whether it is over tokens or words depends on the search."""
     files.check()
@@ -92,10 +102,14 @@ def load_model(
     lm = None
     if files.lm_train_config is not None and files.lm_file is not None:
         lm = _load_lm(files.lm_train_config, files.lm_file, codec, files=files, allow_import=allow_import)
-        freeze(lm.to(device=device, dtype=number_format).eval())
+        lm.to(device=device, dtype=number_format).eval()
     model.to(device=device)
     model.set_precision(number_format)
-    freeze(model.eval())
+    model.eval()
+    quantization = quantization or QuantizationOptions()
+    _optimize("recognizer", model, quantization if quantization.quantize_asr_model else None)
+    if lm is not None:
+        _optimize("language model", lm, quantization if quantization.quantize_lm else None)
     return LoadedModel(
         model=model,
         codec=codec,
@@ -105,6 +119,18 @@ def load_model(
         lm=lm,
         ngram_file=files.ngram_file,
     )
+
+
+def _optimize(name: str, model: nn.Module, quantization: QuantizationOptions | None) -> None:
+    """Quantize the layers of a model, or convert them to the fastest layout."""
+    if quantization is None:
+        freeze(model)
+        return
+    layers = quantization.quantize_modules
+    count = quantize(model, layers, quantization.quantize_dtype)
+    if count == 0:
+        raise UserError(f"quantize_modules: the {name} has no layers of torch.nn's {', '.join(layers)} to quantize")
+    logger.info("%d layers of the %s have weights of %s", count, name, quantization.quantize_dtype)
 
 
 def training_config(kind: SpeechKind, files: ModelFiles, *, allow_import: bool) -> SpeechToTextConfig:

@@ -23,6 +23,7 @@ from tympan.config.parse import parse_args, read_layer
 from tympan.config.registry import is_import
 from tympan.config.resolve import Conflict, Layer, Rules, resolve
 from tympan.config.signature import REQUIRED
+from tympan.decode.espnet2_options import QuantizationOptions, UnsupportedOptions, espnet2_faults
 from tympan.decode.search import SEARCHES, SearchKind, find_search
 from tympan.decode.transducer_kinds import from_transducer_conf
 from tympan.errors import UserError
@@ -113,8 +114,25 @@ class SearchOptions(Checked):
     normalize_length: bool = option(False, help="rank hypotheses by score divided by length", group=SEARCH)
     lang_prompt_token: str | None = option(
         None,
-        help="language and task of a Whisper model, such as '<|zh|> <|transcribe|>'; auto: detect the language; null: "
-        "those of training",
+        help="language and task of a Whisper model, such as '<|zh|> <|transcribe|>', or other tokens of its prompt; "
+        "auto: detect the language; null: those of training",
+        group=SEARCH,
+    )
+    nlp_prompt_token: str | None = option(
+        None,
+        help="text that replaces the task in the prompt of a Whisper model, for models trained with such prompts",
+        group=SEARCH,
+    )
+    lid_prompt: bool = option(
+        False,
+        help="give a Whisper model no language and task, so that its first token is the language; special tokens are "
+        "then part of the text",
+        group=SEARCH,
+    )
+    prompt_token_file: Path | None = option(
+        None,
+        help="file with one token per line: those that were added to Whisper's tokens in training, which a text prompt "
+        "is split at",
         group=SEARCH,
     )
     predict_time: bool = option(
@@ -269,32 +287,22 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceOptions(WorkOptions, ModelFileOptions, SpeechDataOptions):
+class InferenceOptions(UnsupportedOptions, QuantizationOptions, WorkOptions, ModelFileOptions, SpeechDataOptions):
     """The options of `tympan asr_inference`. The help shows the last class first."""
 
-    word_lm_train_config: str | None = not_yet(None, instead="use a language model over the same tokens")
-    word_lm_file: str | None = not_yet(None, instead="use a language model over the same tokens")
-    enh_s2t_task: bool = not_yet(False, instead="leave it out")
-    multi_asr: bool = not_yet(False, instead="leave it out")
-    quantize_asr_model: bool = not_yet(False, instead="use --dtype bfloat16")
-    quantize_lm: bool = not_yet(False, instead="use --dtype bfloat16")
-    quantize_modules: list[str] = not_yet(["Linear"], instead="leave it out")
-    quantize_dtype: str = not_yet("qint8", instead="leave it out")
-    streaming: bool = not_yet(False, instead="leave it out")
-    hugging_face_decoder: bool = not_yet(False, instead="leave it out")
-    hugging_face_decoder_conf: dict[str, Any] = not_yet({}, instead="leave it out")
     time_sync: bool = option(False, help="the same as --search time_sync, as in ESPnet2", group=SEARCH)
-    nlp_prompt_token: str | None = not_yet(None, instead="leave it out")
-    prompt_token_file: str | None = not_yet(None, instead="leave it out")
-    partial_ar: bool = not_yet(False, instead="leave it out")
-    threshold_probability: float = not_yet(0.99, instead="it is an option of partial_ar")
-    max_seq_len: int = not_yet(5, instead="it is an option of partial_ar")
-    max_mask_parallel: int = not_yet(-1, instead="it is an option of partial_ar")
+    hugging_face_decoder: bool = option(False, help="the same as --search hugging_face, as in ESPnet2", group=SEARCH)
+    hugging_face_decoder_conf: dict[str, Any] = option(
+        {}, help="the same as search_conf of search hugging_face, as in ESPnet2", group=SEARCH
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.time_sync and self.search is None:
             object.__setattr__(self, "search", "time_sync")
+        if self.hugging_face_decoder and self.search is None:
+            object.__setattr__(self, "search", "hugging_face")
+            object.__setattr__(self, "search_conf", {**self.hugging_face_decoder_conf, **self.search_conf})
 
 
 def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
@@ -310,6 +318,10 @@ def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
     if piece_s != 0 and not MIN_PIECE_S <= piece_s < math.inf:
         text = f"must be {MIN_PIECE_S:g} or more seconds, or 0 (never cut), found {piece_s}"
         yield Conflict(("max_piece_s",), text)
+    prompts = [name for name in ("lang_prompt_token", "nlp_prompt_token", "lid_prompt") if values.get(name)]
+    if len(prompts) > 1:
+        yield Conflict(tuple(prompts), f"{' and '.join(prompts)} exclude each other: give one of them")
+    yield from espnet2_faults(values)
 
 
 RULES = Rules(translate=translate_espnet1, check=option_faults)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,10 +18,11 @@ from tympan.decode.options import DecodeOptions
 from tympan.decode.scorer import FullScorer
 from tympan.decode.search import Encoded, Ended
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.models.speech_model import HasPrompt, SpeechModel
 from tympan.nn.beam_state import STATIC, BeamState
 from tympan.text.codec import TextCodec
-from tympan.text.whisper import EOT, LANGUAGES, NO_TIMESTAMPS, SPECIAL, TIMESTAMP, WhisperTokenizer
+from tympan.text.whisper import EOT, LANGUAGES, NO_TIMESTAMPS, SOT, SPECIAL, TIMESTAMP, WhisperTokenizer
 
 DETECT = "auto"
 LATEST_START = 50
@@ -47,21 +49,28 @@ def read_prompt(model: SpeechModel, codec: TextCodec, options: DecodeOptions) ->
     """
     trained = model.prompt if isinstance(model, HasPrompt) else ()
     if not isinstance(codec.tokenizer, WhisperTokenizer):
-        for name in ("lang_prompt_token", "predict_time"):
+        for name in ("lang_prompt_token", "nlp_prompt_token", "lid_prompt", "prompt_token_file", "predict_time"):
             if getattr(options, name):
                 raise UserError(f"{name} needs a model with Whisper's tokens")
         return None
     ids = {token: number for number, token in enumerate(codec.vocabulary.tokens)}
     names = [codec.vocabulary.tokens[number] for number in trained]
+    added = _added_tokens(options.prompt_token_file, ids)
     if options.lang_prompt_token is not None:
         names = _changed(names, options.lang_prompt_token.split(), ids)
+    elif options.nlp_prompt_token is not None:
+        names = _with_text(names, codec.tokenizer.with_added(added).text2tokens(options.nlp_prompt_token), ids)
+    elif options.lid_prompt:
+        names = []
     if options.predict_time:
         names = [name for name in names if name != NO_TIMESTAMPS]
     times = [number for token, number in ids.items() if TIMESTAMP.fullmatch(token)]
     if options.predict_time and not times:
         raise UserError("predict_time: the token list has no tokens for times, such as <|0.00|>")
-    # All special tokens, except the end and the times
+    # All special tokens, except the end, the times, and everything where the first token is the language
     kept = {EOT} | ({token for token in ids if TIMESTAMP.fullmatch(token)} if options.predict_time else set())
+    if options.lid_prompt:
+        kept |= set(ids) - {SOT}
     return Prompt(
         tuple(None if name == DETECT else ids[name] for name in names),
         languages=tuple(ids[token] for code in LANGUAGES if (token := f"<|{code}|>") in ids),
@@ -72,13 +81,38 @@ def read_prompt(model: SpeechModel, codec: TextCodec, options: DecodeOptions) ->
 
 
 def _changed(names: list[str], given: Sequence[str], ids: dict[str, int]) -> list[str]:
-    """The given language, and task if there is one, instead of those of training."""
+    """The given tokens instead of language and task of training. A language by itself keeps the task."""
     for name in given:
         if name not in ids and name != DETECT:
             raise UserError(f"lang_prompt_token: there is no token '{name}'; give <|en|> <|transcribe|>, or auto")
+    _require_tasks(names, "lang_prompt_token")
+    is_language = len(given) == 1 and (given[0] == DETECT or given[0][2:-2] in LANGUAGES)
+    return [*given, *names[1 if is_language else 2 :]]
+
+
+def _with_text(names: list[str], text: Sequence[str], ids: dict[str, int]) -> list[str]:
+    """The tokens of a text instead of the task."""
+    _require_tasks(names, "nlp_prompt_token")
+    missing = [token for token in text if token not in ids]
+    if missing or not text:
+        what = f"its token '{missing[0]}' is not in the model's token list" if missing else "the text is empty"
+        raise UserError(f"nlp_prompt_token: {what}")
+    return [names[0], *text, *names[2:]]
+
+
+def _require_tasks(names: Sequence[str], option: str) -> None:
     if len(names) < 3:
-        raise UserError("lang_prompt_token: a model for English only has no tokens of languages and tasks")
-    return [*given, *names[len(given) :]]
+        raise UserError(f"{option}: a model for English only has no tokens of languages and tasks")
+
+
+def _added_tokens(path: Path | None, ids: dict[str, int]) -> list[str]:
+    if path is None:
+        return []
+    tokens = [line.rstrip() for line in read_text(path, kind="prompt_token_file").splitlines() if line.strip()]
+    for token in tokens:
+        if token not in ids:
+            raise UserError(f"{path}: the token '{token}' is not in the model's token list")
+    return tokens
 
 
 @dataclass(frozen=True)
@@ -184,16 +218,20 @@ def spoken(tokens: Sequence[str]) -> Spoken:
     return Spoken(indices, tuple(times.get(index, (found[marks[0]],) * 2) for index in indices))
 
 
-def spoken_hypothesis(ended: Ended, tokens: Sequence[str], codec: TextCodec, *, space_symbol: str) -> Hypothesis:
+def spoken_hypothesis(
+    ended: Ended, tokens: Sequence[str], codec: TextCodec, *, space_symbol: str, keeps_special: bool = False
+) -> Hypothesis:
     """A hypothesis of Whisper's tokens, with the times that it predicted.
 
-    The confidence of all its tokens is their mean probability: the decoder gives no better one.
+    The confidence of all its tokens is their mean probability: the decoder gives no better one. `keeps_special` keeps
+    the tokens of languages and tasks, which stand before the text.
     """
-    found = spoken(tokens)
+    found = Spoken(tuple(range(len(tokens))), None) if keeps_special else spoken(tokens)
     kept = tuple(tokens[index] for index in found.indices)
+    special = [token for token in kept if SPECIAL.fullmatch(token)]
     mean = math.exp(min(0.0, ended.scores.get("decoder", 0.0) / (len(tokens) + 1)))
     return Hypothesis(
-        text=codec.text_of(kept).strip(),
+        text=" ".join([*special, codec.text_of(kept).strip()]).strip(),
         tokens=kept,
         token_ids=tuple(ended.token_ids[index] for index in found.indices),
         score=ended.score,

@@ -342,7 +342,9 @@ class Recognizer:
         codec = self.loaded.codec
         tokens = codec.vocabulary.ids2tokens(ended.token_ids)
         if aligned is None and isinstance(codec.tokenizer, WhisperTokenizer):
-            return spoken_hypothesis(ended, tokens, codec, space_symbol=self.space_symbol)
+            return spoken_hypothesis(
+                ended, tokens, codec, space_symbol=self.space_symbol, keeps_special=self.options.lid_prompt
+            )
         shift = self.loaded.input.frame_shift_s
         return Hypothesis(
             text=codec.text_of(tokens).strip() if ended.words is None else join_words(word for word, _ in ended.words),

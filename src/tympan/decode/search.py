@@ -39,6 +39,7 @@ SEARCHES = Registry(
         "lexicon": "tympan.decode.search:LEXICON",
         "time_sync": "tympan.decode.search:TIME_SYNC",
         "mask_ctc": "tympan.decode.mask_ctc_kind:MASK_CTC",
+        "hugging_face": "tympan.decode.hugging_face_kind:HUGGING_FACE",
         "transducer_greedy": "tympan.decode.transducer_kinds:GREEDY",
         "transducer_default": "tympan.decode.transducer_kinds:DEFAULT",
         "transducer_tsd": "tympan.decode.transducer_kinds:TSD",
@@ -215,7 +216,7 @@ def _imported(target: str) -> Any:
 
 _SCORERS = (
     *("ctc_weight", "lm_weight", "ngram_weight", "ngram_scorer", "ngram_scores_end", "penalty"),
-    *("lang_prompt_token", "predict_time"),
+    *("lang_prompt_token", "nlp_prompt_token", "lid_prompt", "prompt_token_file", "predict_time"),
 )
 
 JOINT = SearchKind(

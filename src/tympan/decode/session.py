@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ from tympan.data.audio import is_pipe
 from tympan.data.index import UtteranceIndex
 from tympan.data.kaldi_dir import Segment
 from tympan.data.readers import AUDIO_TYPES, find_segment, read_value, require_type, value_seconds
+from tympan.decode.espnet2_options import QuantizationOptions
 from tympan.decode.journal import Journal, Result, Utterance, origin_of
 from tympan.decode.model_files import ModelFiles
 from tympan.decode.options import BatchLimits, DecodeOptions, report_missing_ctc, unused_options
@@ -53,6 +54,7 @@ class DecodeSpec:
     allow_pipes: bool = False
     num_workers: int = 1
     num_threads: int | None = None
+    quantization: QuantizationOptions = field(default_factory=QuantizationOptions)
     given: tuple[str, ...] = ()
     """Names of the options that the user gave."""
 
@@ -198,7 +200,13 @@ def _built(key: str) -> Recognizer:
     spec = _SPECS[key]
     if spec.num_threads is not None:
         torch.set_num_threads(spec.num_threads)
-    loaded = load_model(spec.files, device=torch.device(spec.device), dtype=spec.dtype, allow_import=spec.allow_import)
+    loaded = load_model(
+        spec.files,
+        device=torch.device(spec.device),
+        dtype=spec.dtype,
+        allow_import=spec.allow_import,
+        quantization=spec.quantization,
+    )
     recognizer = Recognizer(loaded, spec.options, limits=spec.limits)
     report_missing_ctc(loaded.model.has_ctc, spec.given, recognizer.kind)
     if spec.options.search is None and (unused := unused_options(recognizer.kind, set(spec.given))):
@@ -301,10 +309,13 @@ def _conditions(spec: DecodeSpec) -> dict[str, Any]:
     options["search"] = spec.options.search or SEARCHES.names()[0]
     if not options["search_conf"]:
         del options["search_conf"]
+    if spec.options.prompt_token_file is not None:
+        options["prompt_token_file"] = str(spec.options.prompt_token_file)
     read = {"max_piece_s": spec.limits.max_piece_s}
     if spec.limits.channel is not None:
         read["channel"] = spec.limits.channel
-    return {**marks, **options, "dtype": spec.dtype, "token_type": spec.files.token_type, **read}
+    quantized = asdict(spec.quantization) if spec.quantization.is_quantized else {}
+    return {**marks, **options, "dtype": spec.dtype, "token_type": spec.files.token_type, **read, **quantized}
 
 
 def _fingerprint(path: Path) -> str:

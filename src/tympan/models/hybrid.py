@@ -91,7 +91,7 @@ class HybridModel(EncodingModel):
     `autocast_frontend` is accepted but has no effect: features are always computed in float32.
     """
 
-    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "time_sync", "lexicon")
+    searches: tuple[str, ...] = ("joint", "ctc_greedy", "ctc_prefix", "rescore", "time_sync", "lexicon", "hugging_face")
 
     def __init__(
         self,

@@ -59,9 +59,15 @@ class WhisperTokenizer:
 
     space_symbol: None = None
 
-    def __init__(self, vocabulary: Path | None, token_type: str) -> None:
+    def __init__(self, vocabulary: Path | None, token_type: str, *, added: Sequence[str] = ()) -> None:
+        """`added` are further tokens, which a text is split at before all others."""
         self.vocabulary = vocabulary
         self.token_type = token_type
+        self.added = tuple(added)
+
+    def with_added(self, tokens: Sequence[str]) -> WhisperTokenizer:
+        """The same tokenizer with further tokens."""
+        return WhisperTokenizer(self.vocabulary, self.token_type, added=(*self.added, *tokens))
 
     def text2tokens(self, line: str) -> list[str]:
         tokens: list[str] = self._tokenizer.encode(line, add_special_tokens=False).tokens
@@ -73,10 +79,12 @@ class WhisperTokenizer:
 
     @cached_property
     def _tokenizer(self) -> Any:
-        return read_tokenizer(require_vocabulary(self.vocabulary, self.token_type))
+        tokenizer = read_tokenizer(require_vocabulary(self.vocabulary, self.token_type))
+        tokenizer.add_tokens(list(self.added))
+        return tokenizer
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"vocabulary": self.vocabulary, "token_type": self.token_type}
+        return {"vocabulary": self.vocabulary, "token_type": self.token_type, "added": self.added}
 
 
 def find_vocabulary(name: str | Path | None, token_type: str) -> Path | None:

@@ -114,6 +114,15 @@ class HuggingFaceDecoder(nn.Module):
         self.decoder.load_state_dict(inner_model(full).decoder.state_dict())
         self.lm_head.load_state_dict(full.get_output_embeddings().state_dict())
 
+    def generator(self) -> Any:
+        """The model of `transformers` around this decoder, without an encoder, for its method `generate`."""
+        model = build_seq2seq(self.architecture)
+        model.resize_token_embeddings(self.vocab_size)
+        inner = inner_model(model)
+        inner.decoder, model.lm_head = self.decoder, self.lm_head
+        del inner.encoder
+        return model.to(next(self.parameters()).device).eval()
+
     def _hidden(self, memory: Tensor, memory_lengths: Tensor, ys_in: Tensor, ys_in_lengths: Tensor) -> Tensor:
         if self.is_mbart:
             ys_in = torch.cat([torch.full_like(ys_in[:, :1], MBART_START), ys_in[:, 1:]], dim=1)
