@@ -80,6 +80,16 @@ def test_a_transducer_is_estimated_with_texts_of_a_usual_length(mine: Path, caps
     assert said.endswith("all checks passed\n")
 
 
+def test_a_schedule_that_is_too_short(mine: Path) -> None:
+    config = Path("conf/train.yaml")
+    text = config.read_text()
+    assert "total_steps: 63" in text, "60 epochs of one update, and 5 % to spare"
+    config.write_text(text.replace("total_steps: 63", "total_steps: 50"))
+    with pytest.raises(UserError, match=r"total_steps is 50, but 60 epochs have about 60 updates.*total_steps=63"):
+        check()
+    assert check("--asr_args", "--max_epoch 50") == 0
+
+
 def test_a_changed_data_directory_is_measured_again(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also after stage 0 copied it."""
     arguments = ["custom", "--config", "conf/recipe.yaml", "--stop_stage", "0"]

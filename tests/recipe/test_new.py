@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from long_data import long_data_dir
 from small_data import SENTENCES, data_dir
 
+from tympan.bin import asr_train
+from tympan.bin.recipe import main
 from tympan.config import parse_training
 from tympan.config.asr import AsrTrainConfig
 from tympan.errors import UserError
 from tympan.recipe.custom import new_recipe
 from tympan.recipe.options import NewOptions
-from tympan.recipe.recipe import parse_options
+from tympan.recipe.recipe import Recipe, parse_options
 from tympan.recipe.sizing import Plan, choose_tokens, make_plan, size_for, spelled
 from tympan.recipe.survey import Survey, shared, survey
+from tympan.recipe.training_steps import asr_arguments
 
 
 def of_hours(hours: float, sentences: Sequence[str] = SENTENCES) -> Survey:
@@ -140,14 +145,31 @@ def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm_text: boo
         assert "1 of 4 dev words (25.0 %) are unknown to the language model, such as POST" in "\n".join(said)
 
 
-@pytest.mark.parametrize("hours", [10.0, 100.0, 1000.0])
-def test_larger_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: float) -> None:
-    monkeypatch.setattr("tympan.recipe.custom.survey", lambda place: of_hours(hours))
-    place = tmp_path / "any"
-    new_recipe(NewOptions(name=tmp_path / "mine", train_dir=place, dev_dir=place))
-    conf = tmp_path / "mine" / "conf"
-    config = parse_training(AsrTrainConfig, ["--config", str(conf / "train.yaml")], prog="asr_train")
-    assert config.encoder_conf["num_blocks"] == 12
-    assert config.decoder_conf["num_blocks"] == (3 if hours < 30 else 6)
-    assert yaml.safe_load((conf / "recipe.yaml").read_text())["lm_config"] == "conf/lm.yaml"
-    assert (conf / "lm.yaml").is_file()
+@pytest.mark.parametrize(
+    ("hours", "blocks", "dim"),
+    [(4.0, 3, 192), (31.0, 6, 256), pytest.param(301.0, 6, 512, marks=pytest.mark.slow)],
+)
+def test_training_accepts_recipes_of_every_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture, hours: float, blocks: int, dim: int,
+) -> None:  # fmt: skip
+    """`--check`, the first stages, and a dry run of training with all its data."""
+    train, dev = long_data_dir(tmp_path / "train", hours), long_data_dir(tmp_path / "dev", 0.1)
+    new_recipe(NewOptions(name=tmp_path / "mine", train_dir=train, dev_dir=dev))
+    monkeypatch.chdir(tmp_path / "mine")
+    command = ["custom", "--config", "conf/recipe.yaml", "--nj", "1"]
+    assert main([*command, "--check"]) == 0
+    said = capsys.readouterr().out
+    counted = re.search(r"([\d.]+) hours of training data \(counted now\)", said)
+    assert counted is not None
+    assert float(counted[1]) == pytest.approx(hours, rel=0.02)
+    assert said.endswith("all checks passed\n")
+    assert main([*command, "--stop_stage", "2"]) == 0
+    config = parse_training(AsrTrainConfig, ["--config", "conf/train.yaml"], prog="asr_train")
+    assert (config.decoder_conf["num_blocks"], config.encoder_conf["output_size"]) == (blocks, dim)
+    made = Recipe.of(parse_options(command))
+    shapes = ("--train_shape_file", "--valid_shape_file")
+    arguments = [item for item in asr_arguments(made) if "asr_stats" not in item and item not in shapes]
+    with caplog.at_level("INFO"):
+        assert asr_train.main([*arguments, "--dry_run", "true"]) == 0
+    assert f"batches of {round(180 * hours):,} utterances" in caplog.text

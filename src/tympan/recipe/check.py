@@ -175,6 +175,30 @@ def _check_training(recipe: Recipe, *, builds_model: bool) -> None:
 
         tokens = token_list_of(recipe.tokens, recipe.corpus)
         build_asr_model(replace(config, token_list=tokens), reads_statistics=False)
+        _check_schedule(recipe, config)
+
+
+def _check_schedule(recipe: Recipe, config: AsrTrainConfig) -> None:
+    """UserError if onecyclelr has too few steps for the data, which training would refuse after the other stages.
+
+    Only for data directories that exist now. Text is not counted, so batch_type numel may need some more steps.
+    """
+    from tympan.recipe.sizing import updates_per_epoch
+    from tympan.recipe.survey import survey
+
+    place, total = recipe.corpus.directories.get(recipe.corpus.train), config.scheduler_conf.get("total_steps")
+    if config.scheduler != "onecyclelr" or total is None or place is None:
+        return
+    if not config.takes_audio or config.batch_type == "folded" or _mistake(recipe.corpus.check) is not None:
+        return
+    batches = config.num_iters_per_epoch
+    updates = updates_per_epoch(survey(place), config, accum_grad=config.accum_grad)
+    needed = config.max_epoch * (updates if batches is None else -(-batches // config.accum_grad))
+    if needed > total:
+        raise UserError(
+            f"scheduler_conf: onecyclelr ends too early: total_steps is {total}, but {config.max_epoch} epochs have "
+            f"about {needed} updates. Use --scheduler_conf total_steps={round(1.05 * needed)} or a smaller --max_epoch."
+        )
 
 
 def _mistake(check: Callable[[], object]) -> UserError | None:

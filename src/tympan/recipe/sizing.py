@@ -119,7 +119,7 @@ def make_plan(train: Survey, tokens: Tokens, *, memory_bytes: int | None) -> Pla
     # Beyond an hour a smaller number of epochs is enough: the number of updates still grows.
     epochs = size.epochs if train.hours <= 1 or size is not SIZES[0] else round(size.epochs / math.sqrt(train.hours))
     batch_bins = round(batch_s * train.rate)
-    updates = math.ceil(_batches(train, batch_bins) / accum_grad)
+    updates = updates_per_epoch(train, BatchOptions(batch_type="length", batch_bins=batch_bins), accum_grad=accum_grad)
     return Plan(
         size=size,
         tokens=tokens,
@@ -131,11 +131,10 @@ def make_plan(train: Survey, tokens: Tokens, *, memory_bytes: int | None) -> Pla
     )
 
 
-def _batches(train: Survey, batch_bins: int) -> int:
-    """Number of batches per epoch, planned as training plans them."""
+def updates_per_epoch(train: Survey, options: BatchOptions, *, accum_grad: int) -> int:
+    """Number of updates per epoch, with batches planned as training plans them, but without the text."""
     lengths = np.resize(np.round(np.array(train.lengths_s) * train.rate).astype(np.int64), train.utterances)
-    shapes = Shapes("speech", lengths)
-    return len(plan_batches([shapes], BatchOptions(batch_type="numel", batch_bins=batch_bins)))
+    return math.ceil(len(plan_batches([Shapes("speech", lengths)], options)) / accum_grad)
 
 
 def spelled(words: Collection[str]) -> list[str]:
