@@ -18,6 +18,7 @@ from tympan.errors import UserError
 from tympan.models.adapter import Lora, LoraEmbedding, LoraLinear, saved_weights
 from tympan.models.build import build_asr_model
 from tympan.models.weights import load_weights
+from tympan.nn.batch_norm import keep_statistics
 
 CONFIG = {
     "token_list": ["<blank>", "<unk>", "a", "b", "<sos/eos>"],
@@ -207,3 +208,36 @@ def test_options_of_older_espnet2(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({**CONFIG, "use_lora": True, "lora_conf": {"rnk": 4}}))
     with pytest.raises(UserError, match=r"train.yaml:\d+: adapter_conf: rnk: the adapter 'lora' has no key"):
         make_training_config(AsrTrainConfig, [path])
+
+
+@pytest.mark.parametrize(
+    ("bias_type", "also_train"), [("all", []), ("none", ["encoder.encoders.*.conv_module", "encoder.*.*.norm_*"])]
+)
+def test_statistics_of_trained_batch_norms_are_saved_with_the_adapters(bias_type: str, also_train: list[str]) -> None:
+    model = small_model()
+    Lora(rank=2, target_modules=ATTENTION, bias_type=bias_type).add_to(model, freezes=True, also_train=also_train)  # type: ignore[arg-type]
+    assert keep_statistics(model) == []
+    base = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    moved(model)
+    loss_of(model.train())
+    saved = saved_weights(model.state_dict(), model, "adapter_only", also_train=also_train)
+    statistics = {name for name in base if "running" in name}
+    assert len(statistics) == 4
+    assert statistics <= saved.keys()
+    wanted = loss_of(model.eval())
+    lora = {name for name in saved if "lora_" in name}
+    model.load_state_dict({**base, **saved}, strict=True)
+    assert lora
+    torch.testing.assert_close(loss_of(model.eval()), wanted)
+
+
+def test_parts_of_every_layer_are_named_with_an_asterisk() -> None:
+    model = small_model()
+    Lora(rank=2, target_modules=ATTENTION).add_to(model, freezes=True, also_train=["encoder.encoders.*.norm_*"])
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad and "lora" not in name}
+    norms = ("norm_ff", "norm_mha", "norm_ff_macaron", "norm_conv", "norm_final")
+    assert trained == {
+        f"encoder.encoders.{n}.{norm}.{part}" for n in (0, 1) for norm in norms for part in ("weight", "bias")
+    }
+    with pytest.raises(UserError, match=r"--also_train encoder\.\*\.nothing: no weight has this name or prefix"):
+        Lora(target_modules=ATTENTION).add_to(small_model(), freezes=True, also_train=["encoder.*.nothing"])

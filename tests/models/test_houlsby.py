@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
+import yaml
 
 from tests.models.test_adapter import loss_of, moved, small_model
+from tympan.decode.adapter_file import apply_adapter
 from tympan.errors import UserError
 from tympan.models.adapter import Lora, saved_weights
 from tympan.models.houlsby import Houlsby, HoulsbyLinear
@@ -84,3 +90,23 @@ def test_depth_of_parameters() -> None:
     assert depth_of("encoder.embed.conv.0.weight", layers) == 2
     assert depth_of("preencoder.linear_out.weight", layers) == 2
     assert depth_of("frontend.featurizer.weights", layers) == 0
+
+
+@pytest.mark.parametrize("case", ["wav2vec2_group", "wav2vec2_layer", "hubert_layer"])
+def test_adapters_of_an_espnet2_checkpoint_give_the_hidden_states_of_espnet2(case: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+    from tests.golden.make_s3prl import audio
+    from tests.models.test_pretrained import GOLDEN, frontend
+
+    model = torch.nn.Module()
+    model.frontend = frontend(case)
+    shutil.copy(GOLDEN / f"{case}_houlsby.pth", tmp_path / "valid.acc.best.pth")
+    conf = {"use_adapter": True, "adapter": "houlsby", "adapter_conf": {"bottleneck": 4}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(conf), encoding="utf-8")
+    apply_adapter(model, tmp_path)
+    with torch.no_grad():
+        states, _ = model.frontend.upstream(audio(), torch.tensor([6400]))
+    expected = torch.from_numpy(np.load(GOLDEN / f"{case}_houlsby.npy"))
+    torch.testing.assert_close(torch.cat(states), expected, atol=1e-5, rtol=0)
+    plain = torch.from_numpy(np.load(GOLDEN / f"{case}.npy"))
+    assert (expected[1:] - plain[1:]).abs().max() > 0.1

@@ -313,7 +313,9 @@ class WeightOptions:
         group=WEIGHTS,
     )
     also_train: list[str] = option(
-        [], help="prefixes of parameters to train besides the adapters, such as ctc (Tympan)", group=WEIGHTS
+        [],
+        help="prefixes of parameters to train besides the adapters, such as ctc or encoder.encoders.*.norm_* (Tympan)",
+        group=WEIGHTS,
     )
     save_strategy: Literal["all", "adapter_only", "required_grad_only"] = option(
         "all",

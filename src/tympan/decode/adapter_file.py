@@ -12,7 +12,7 @@ from tympan.config.choices import ADAPTERS
 from tympan.config.read import load_training_config
 from tympan.errors import UserError
 from tympan.models.adapter import Adapter, is_adapter, merge_into
-from tympan.models.weights import load_weights
+from tympan.models.weights import in_own_names, load_weights
 
 ADAPTER_FILE = "adapter.safetensors"
 _NAMES = (ADAPTER_FILE, "valid.acc.ave.pth", "valid.acc.best.pth", "valid.*.ave.pth", "valid.*.best.pth")
@@ -50,6 +50,7 @@ def apply_adapter(model: nn.Module, path: Path, *, allow_import: bool = False) -
     """Add the adapters to a model that has all its weights, in place. LoRA is merged into the weights."""
     config, weights = read_adapter(path, allow_import=allow_import)
     adapter: Adapter = ADAPTERS.build(config.adapter, config.adapter_conf)
+    weights = in_own_names(model, weights)
     if adapter.MERGES:
         state = merge_into(model, weights, scale=adapter.scale)
     else:

@@ -28,7 +28,7 @@ from tympan.models.init_param import init_from
 from tympan.models.lm.build import build_lm
 from tympan.models.lm.model import LanguageModel
 from tympan.models.speech_model import HasDecoder, SpeechModel
-from tympan.models.weights import fill_weights, load_weights
+from tympan.models.weights import fill_weights, in_own_names, load_weights
 from tympan.nn.frozen import freeze
 from tympan.nn.quantized import quantize
 from tympan.runtime.precision import choose_precision
@@ -154,10 +154,12 @@ def filled_model(
     adapter: Adapter | None = ADAPTERS.build(config.adapter, config.adapter_conf) if config.use_adapter else None
     if adapter is not None and has_separate_adapters(weights):
         model = build(config, reads_statistics=False)
+        weights = in_own_names(model, weights)
         weights = merge_into(_with_base(model, weights, config, files), weights, scale=adapter.scale)
     elif adapter is not None and not adapter.MERGES:
         model = build(config, reads_statistics=False)
         adapter.add_to(model, freezes=False)
+        weights = in_own_names(model, weights)
         if model.state_dict().keys() - weights.keys():
             weights = {**_with_base(model, weights, config, files).state_dict(), **weights}
     else:

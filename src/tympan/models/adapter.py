@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
@@ -158,7 +159,9 @@ def train_only(model: nn.Module, prefixes: Sequence[str]) -> None:
 
 
 def _is_below(name: str, prefix: str) -> bool:
-    return name == prefix or name.startswith(f"{prefix}.")
+    """Whether the name starts with these components; `*` stands for any characters of one component."""
+    parts, wanted = name.split("."), prefix.split(".")
+    return len(parts) >= len(wanted) and all(map(fnmatchcase, parts, wanted))
 
 
 def saved_weights(
@@ -166,7 +169,8 @@ def saved_weights(
 ) -> dict[str, Tensor]:
     """What a saved model holds. `state` is the state dict of `model`; without adapters it is returned as it is.
 
-    `adapter_only` holds the adapters, the biases trained with them, and the parameters below `also_train`.
+    `adapter_only` holds the adapters, the biases trained with them, the parameters below `also_train`, and the
+    statistics of batch norms that are trained.
     `required_grad_only` holds all trained parameters and all buffers (statistics of batch norms).
     """
     adapted = {name: part for name, part in model.named_modules() if isinstance(part, (LoraLinear, LoraEmbedding))}
@@ -180,7 +184,9 @@ def saved_weights(
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     if strategy == "adapter_only":
         others = {name for name in trained if name.endswith(".bias") or any(_is_below(name, p) for p in also_train)}
-        kept = {name for name in result if is_adapter(name)} | others
+        layers = {name.rpartition(".")[0] for name in others}
+        buffers = {name for name, _ in model.named_buffers() if name.rpartition(".")[0] in layers}
+        kept = {name for name in result if is_adapter(name)} | others | buffers
     else:
         frozen = {name for name, _ in model.named_parameters()} - trained
         kept = result.keys() - frozen

@@ -51,7 +51,9 @@ class FinetuneOptions(Checked):
         {}, help="parameters of the adapters: rank, alpha, target_modules, ... or bottleneck, ...", group=METHOD
     )
     also_train: list[str] = option(
-        [], help="prefixes of further parameters to train with adapters, such as ctc", group=METHOD
+        [],
+        help="prefixes of further parameters to train with adapters, such as ctc or encoder.encoders.*.norm_*",
+        group=METHOD,
     )
     save_strategy: Literal["all", "adapter_only", "required_grad_only"] = option(
         "adapter_only", help="weights that each epoch saves with adapters", group=METHOD
