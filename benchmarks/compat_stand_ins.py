@@ -45,6 +45,16 @@ def speech_checkpoint(url: str, directory: str) -> None:
     shutil.copy(GOLDEN / "s3prl" / "wav2vec2_layer.pt", target)
 
 
+def beats_checkpoint(path: str) -> None:
+    """A checkpoint of BEATs in its published format."""
+    from tympan.models.pretrained.beats import BeatsEncoder
+
+    sizes = {"encoder_layers": 2, "encoder_ffn_embed_dim": 24, "embed_dim": 16, "deep_norm": True,
+             "relative_position_embedding": True, "gru_rel_pos": True}  # fmt: skip
+    encoder = BeatsEncoder(beats_config=sizes)
+    torch.save({"cfg": encoder.architecture, "model": encoder.state_dict()}, path)
+
+
 def make_stand_ins(config: Any) -> dict[str, str]:
     """Make the stand-ins of a configuration that are not there yet. Returns the model's name by part.
 
@@ -73,8 +83,14 @@ def _wav2vec2(conf: Mapping[str, Any]) -> str:
     return str(conf["w2v_url"])
 
 
+def _beats(conf: Mapping[str, Any]) -> str:
+    beats_checkpoint(conf["beats_ckpt_path"])
+    return str(conf["beats_ckpt_path"])
+
+
 MAKERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "postencoder:hugging_face_transformers": _text,
     "decoder:hugging_face_transformers": _text,
     "encoder:wav2vec2": _wav2vec2,
+    "encoder:beats": _beats,
 }

@@ -56,6 +56,7 @@ ENCODERS = Registry(
         "wav2vec2": "tympan.models.pretrained.audio_encoders:Wav2Vec2Encoder",
         "hubert": "tympan.models.pretrained.audio_encoders:HubertEncoder",
         "torchaudiohubert": "tympan.models.pretrained.audio_encoders:TorchAudioHubertEncoder",
+        "beats": "tympan.models.pretrained.beats:BeatsEncoder",
     },
     supplied=["input_size"],
     not_yet=dict.fromkeys(
@@ -64,12 +65,11 @@ ENCODERS = Registry(
             "hubert_pretrain",
             "longformer",
             "avhubert",
-            "beats",
         ),
         _NO_ENCODER,
     ),
 )
-AUDIO_ENCODERS = ("whisper", "wav2vec2", "hubert", "torchaudiohubert")
+AUDIO_ENCODERS = ("whisper", "wav2vec2", "hubert", "torchaudiohubert", "beats")
 """Encoders that take audio, without a frontend and without normalization."""
 POSTENCODERS = Registry(
     "postencoder",
@@ -93,13 +93,13 @@ DECODERS = Registry(
         "stateless": "tympan.models.decoder.prediction:StatelessPrediction",
         "whisper": "tympan.models.pretrained.whisper_decoder:WhisperDecoder",
         "hugging_face_transformers": "tympan.models.pretrained.seq2seq:HuggingFaceDecoder",
+        "linear_decoder": "tympan.models.decoder.linear:LinearDecoder",
     },
     supplied=["vocab_size", "encoder_output_size"],
     not_yet=dict.fromkeys(
         (
             "transformer_md",
             "s4",
-            "linear_decoder",
         ),
         _NO_DECODER,
     ),

@@ -16,6 +16,7 @@ from tympan.errors import UserError
 from tympan.models.attention import Attended, Text, attention_kept, attention_loss
 from tympan.models.ctc import Ctc, find_blank
 from tympan.models.ctc_terms import ctc_terms
+from tympan.models.decoder.linear import LinearDecoder
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoding import EncodingModel
 from tympan.models.error_rates import ErrorCounter
@@ -166,6 +167,11 @@ class HybridModel(EncodingModel):
                 f"ctc_weight is {self.ctc_weight}, so a decoder is needed: choose one with --decoder, or set "
                 f"model_conf ctc_weight=1.0"
             )
+        if self.ctc is not None and isinstance(self.decoder, LinearDecoder):
+            raise UserError(
+                f"decoder: linear_decoder needs model_conf ctc_weight=0.0, because CTC has no use for a single class; "
+                f"found {self.ctc_weight}"
+            )
         if self.ctc is None and (self.interctc_weight > 0 or self.is_conditioned):
             raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
 
@@ -254,6 +260,8 @@ class HybridModel(EncodingModel):
 
     def _attend(self, encoded: EncoderOutput, text: Text) -> Attended:
         assert self.decoder is not None
+        if isinstance(self.decoder, LinearDecoder):
+            return self.decoder.attend(encoded, text, eos=self.eos, smoothing=self.lsm_weight)
         return attention_loss(
             self.decoder,
             encoded,

@@ -270,6 +270,7 @@ if TYPE_CHECKING:
     from tympan.features.specaug import SpecAug
     from tympan.features.windows import SlidingWindow
     from tympan.models.decoder.convolution import ConvolutionDecoder
+    from tympan.models.decoder.linear import LinearDecoder
     from tympan.models.decoder.rnn import RnnDecoder
     from tympan.models.decoder.transformer import TransformerDecoder
     from tympan.models.encoder.blocks import BlockEncoder
@@ -281,6 +282,7 @@ if TYPE_CHECKING:
     from tympan.models.postencoder import LengthAdaptor
     from tympan.models.preencoder import LinearProjection
     from tympan.models.pretrained.audio_encoders import TorchAudioHubertEncoder, Wav2Vec2Encoder
+    from tympan.models.pretrained.beats import BeatsEncoder
     from tympan.models.pretrained.cnn import Wav2VecCnnFrontend
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
@@ -314,6 +316,7 @@ if TYPE_CHECKING:
         WhisperEncoder,
         Wav2Vec2Encoder,
         TorchAudioHubertEncoder,
+        BeatsEncoder,
     )
     _POSTENCODERS: tuple[type[Postencoder], ...] = (LengthAdaptor, HuggingFacePostencoder)
     _DECODERS: tuple[type[Decoder], ...] = (
@@ -322,6 +325,7 @@ if TYPE_CHECKING:
         RnnDecoder,
         WhisperDecoder,
         HuggingFaceDecoder,
+        LinearDecoder,
     )
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
@@ -334,7 +338,7 @@ if TYPE_CHECKING:
         WhisperEncoder,
         WhisperDecoder,
     )
-    _FROM_AUDIO: tuple[type[TakesAudio], ...] = (WhisperEncoder, Wav2Vec2Encoder, TorchAudioHubertEncoder)
+    _FROM_AUDIO: tuple[type[TakesAudio], ...] = (WhisperEncoder, Wav2Vec2Encoder, TorchAudioHubertEncoder, BeatsEncoder)
     _LIMITED: tuple[type[LimitsTokens], ...] = (WhisperDecoder,)
     _ATTENTION: tuple[type[KeepsAttention], ...] = (
         MultiHeadedAttention,
