@@ -1,149 +1,235 @@
-"""Configurations with random values, and what comes of them: parsed, built, and one step trained."""
+"""Configurations with random values, run by the real commands on a few seconds of audio, and what comes of them."""
 
 from __future__ import annotations
 
 import math
 import random
+import shutil
+import types
+import typing
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
 
-import tympan.config.choices as choices
+from tests.faults.config_families import FAMILIES, REGISTRIES, Family, Materials, Values
 from tests.faults.damage import Outcome, attempt
-from tympan.config.asr import AsrTrainConfig
+from tests.faults.trial_server import Ended
 from tympan.config.option import options_of
 from tympan.config.range import Range
-from tympan.config.read import parse_training
-from tympan.errors import UserError
-from tympan.models.loss import Loss
-from tympan.runtime.comm import Solo
-from tympan.runtime.memory import is_out_of_memory
-from tympan.runtime.precision import choose_precision
-from tympan.runtime.seed import set_all_seeds
-from tympan.tasks.asr import AsrTask
-from tympan.training.session import build_updater
+from tympan.training.checkpoint import read_reporter
 
-TOKENS = ["<blank>", "<unk>", "a", "b", "c", "<sos/eos>"]
-REGISTRIES = {
-    "frontend": choices.FRONTENDS, "specaug": choices.SPECAUGS, "normalize": choices.NORMALIZERS,
-    "preencoder": choices.PREENCODERS, "encoder": choices.ENCODERS, "decoder": choices.DECODERS,
-    "optim": choices.OPTIMIZERS, "scheduler": choices.SCHEDULERS, "model": choices.ASR_MODELS,
+WEIGHTS = {
+    "hybrid": 28, "transducer": 16, "adapters": 8, "mask_ctc": 4, "pretrained": 12, "whisper": 4, "translation": 10,
+    "language_model": 8, "fine_tuning": 3, "decoding": 7,
 }  # fmt: skip
-CHOSEN: dict[str, list[str | None]] = {
-    "frontend": ["default", "default", "sliding_window"],
-    "specaug": ["specaug", None],
-    "normalize": ["utterance_mvn", None],
-    "preencoder": [None, None, "linear"],
-    "encoder": [*choices.ENCODERS.names()],
-    "decoder": ["transformer", "rnn", "transformer", "lightweight_conv"],
-    "optim": [*choices.OPTIMIZERS.names()],
-    "scheduler": [*choices.SCHEDULERS.names(), None],
-    "model": ["espnet"],
-}
-SMALL = {
-    "output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 1, "num_layers": 1, "hidden_size": 16,
-    "cgmlp_linear_units": 24, "cgmlp_conv_kernel": 7, "cnn_module_kernel": 7, "fs": 8000, "n_fft": 128,
-    "hop_length": 64, "n_mels": 16, "win_length": 128, "ctc_weight": 0.3, "conv_wshare": 2,
-    "conv_kernel_length": "7", "max_lr": 0.01, "base_lr": 0.001, "min_lr": 0.0001, "total_steps": 100, "gamma": 0.9,
-    "step_size": 10, "T_max": 10, "T_0": 10, "first_cycle_steps": 10, "milestones": [10], "warmup_steps_list": [0, 10],
-    "warmup_lr_list": [0.0, 0.001], "time_mask_width_range": [0, 10], "multicgmlp_merge_conv_kernel": 7,
-}  # fmt: skip
+"""How often a family is drawn."""
 WILD: tuple[Any, ...] = (
     math.nan, math.inf, -math.inf, -1, 0, 1, 2, 3, 0.5, 1.5, -5, 1e10, 2**63, 1e30, "1_0", "", "nan", "x" * 300, None,
-    [], [1], [1, -1], {}, {"a": 1}, True, "5", "'", "0x10", "\0", "\ud83d\ude00",
+    [], [1], [1, -1], {}, {"a": 1}, True, "5", "'", "0x10", "\ud83d\ude00", 10**25, 1e-320, -0.0, "inf", [[]],
 )  # fmt: skip
+NEVER = {
+    # What a trial reads and writes; other programs and machines
+    "output_dir", "config", "token_list", "src_token_list", "bpemodel", "src_bpemodel", "resume", "model", "model_tag",
+    "train_data_path_and_name_and_type", "valid_data_path_and_name_and_type", "data_path_and_name_and_type",
+    "asr_train_config", "asr_model_file", "train_dir", "dev_dir", "device", "use_wandb", "executor", "dask_address",
+    "dist_launcher", "dist_init_method", "dist_master_addr", "dist_master_port", "dist_world_size", "dist_rank",
+    "local_rank", "multiprocessing_distributed", "elastic", "asr_args", "allow_import", "allow_pipes",
+    # Runs that end without a model, and minutes of compiling
+    "dry_run", "collect_stats", "iterator_type", "no_forward_run", "compile", "print_config", "help",
+}  # fmt: skip
+COUNTS = {"nproc", "num_workers", "max_epoch", "num_iters_per_epoch", "ngpu", "nj"}
+"""A legal number above 1 starts as many processes or epochs."""
+
+
+@dataclass(frozen=True)
+class Change:
+    name: str
+    """The option, or `NAME_conf`."""
+    key: str | None
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.name}{'' if self.key is None else f' {self.key}'}={self.value!r}"
 
 
 @dataclass(frozen=True)
 class Trial:
-    arguments: list[str]
-    changed: list[str]
+    """A configuration and how it differs from a valid one."""
 
-    def run(self) -> tuple[Outcome, str]:
-        return attempt(self._train, lambda loss: math.isfinite(loss))
+    family: Family
+    config: Values
+    changes: list[Change]
+    from_file: bool
+    always_runs: bool = True
 
-    def _train(self) -> float:
-        """The loss of the first step, after which the optimizer and the scheduler take one."""
-        config = parse_training(AsrTrainConfig, self.arguments, prog="test")
-        set_all_seeds(0)
-        try:
-            model = AsrTask().build_model(config)
-            updater = build_updater(
-                config,
-                model,
-                comm=Solo(),
-                device=torch.device("cpu"),
-                precision=choose_precision("float32", device_type="cpu"),
-            )
-            loss = _loss(model)
-            loss.backward()
-            updater.optimizer.step(lambda: float(loss.detach()))
-        except (RuntimeError, MemoryError) as error:
-            if is_out_of_memory(error):
-                raise UserError("out of memory") from error
-            raise
-        rates = [group["lr"] for group in updater.optimizer.param_groups]
-        return float(loss) if all(math.isfinite(rate) and rate >= 0 for rate in rates) else math.nan
+    def run(self, materials: Materials) -> tuple[Outcome, str]:
+        """Run the command, unless its parser rejects the options: most trials end there, 20 times as fast."""
+        output = materials.folder / "out"
+        arguments = self._arguments(materials.folder, output)
+        if not self.always_runs:
+            outcome, what = attempt(lambda: self.family.parse(arguments), lambda value: True)
+            if outcome != "accepted":
+                return self._judge_message(f"tympan: error: {what}") if outcome == "rejected" else (outcome, what)
+        outcome: Outcome = "accepted"
+        what = ""
+        for fresh in (self.always_runs, True):  # a fault counts only if it occurs in a process of its own
+            shutil.rmtree(output, ignore_errors=True)
+            ended = materials.server.run([self.family.command, *arguments], fresh=fresh)
+            outcome, what = self._judge(ended, output)
+            if outcome in ("accepted", "rejected"):
+                break
+        return outcome, what
+
+    def _arguments(self, folder: Path, output: Path) -> list[str]:
+        config = {**self.config, "output_dir": str(output)}
+        positional = [config.pop("model")] if self.family.command == "finetune" else []
+        if self.from_file and not positional:
+            path = folder / "trial.yaml"
+            path.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8", errors="replace")
+            return ["--config", str(path)]
+        arguments = []
+        for name, value in config.items():
+            text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True)
+            arguments += [f"--{name}", text.removesuffix("\n").removesuffix("\n...")]
+        return [*positional, *arguments]
+
+    def _judge(self, ended: Ended, output: Path) -> tuple[Outcome, str]:
+        tail = "\n".join(line for line in ended.output.splitlines() if " INFO " not in line)[-1500:]
+        if ended.code is None:
+            return "hang", tail
+        if ended.code == 1 and self.family.command == "asr_inference" and "were not decoded" in ended.output:
+            return "rejected", tail  # the fault of each utterance, such as a channel that it does not have
+        if "Traceback (most recent call last)" in ended.output or ended.code not in (0, 2):
+            return "traceback", f"exit code {ended.code}: {tail}"
+        if ended.code == 2:
+            return self._judge_message(tail)
+        faults = list(self._faults(output))
+        return ("nonsense", "; ".join(faults)) if faults else ("accepted", "")
+
+    def _judge_message(self, tail: str) -> tuple[Outcome, str]:
+        """A message about the only change names the option or the key."""
+        message = tail.partition("tympan: error: ")[2]
+        if not message.strip():
+            return "nonsense", f"no message: {tail}"
+        if len(self.changes) == 1 and "out of memory" not in message:
+            (change,) = self.changes
+            words = message.replace("_", " ").replace("-", " ")
+            if not any(name.replace("_", " ") in words for name in (change.name, change.key or change.name)):
+                return "nonsense", f"the message does not name {change.key or change.name}: {message}"
+        return "rejected", message
+
+    def _faults(self, output: Path) -> Iterator[str]:
+        if self.family.command == "asr_inference":
+            if len((output / "text").read_text(encoding="utf-8").splitlines()) != 2:
+                yield "an utterance is missing"
+            return
+        directory = output / "train" if self.family.command == "finetune" else output
+        stats = read_reporter(directory).stats
+        for epoch, phases in stats.items():
+            for phase in ("train", "valid"):
+                if not math.isfinite(phases[phase].get("loss", math.nan)):
+                    yield f"the loss of {phase} in epoch {epoch} is {phases[phase].get('loss')}"
+        models = sorted(directory.glob("*epoch.pth"))
+        if not models:
+            yield "no model was saved"
+        for path in models:
+            state = torch.load(path, weights_only=True)
+            if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+                yield f"{path.name} has weights that are not finite"
 
 
-def make_trial(number: int) -> Trial:
-    """One to three options with another value, chosen by the number."""
+def make_trial(number: int, folder: Path, *, family: str | None = None, most_changes: int = 3) -> Trial:
+    """A valid configuration with up to three other values, drawn by the number."""
     chance = random.Random(f"config {number}")
-    config: dict[str, Any] = {"token_type": "char", "token_list": TOKENS}
-    for kind, names in CHOSEN.items():
-        name = chance.choice(names)
-        config[kind] = name
-        if name is not None:
-            known = REGISTRIES[kind].parameters(name)
-            config[f"{kind}_conf"] = {key: value for key, value in SMALL.items() if key in known}
-    changed = []
-    for _ in range(chance.choice((1, 1, 2, 3))):
-        changed.append(_change(config, chance))
-    arguments = []
-    for name, value in config.items():
-        arguments += [f"--{name}", value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True)]
-    return Trial([argument.removesuffix("...\n").strip() for argument in arguments], changed)
+    name = family or chance.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))[0]
+    chosen = FAMILIES[name]
+    config = chosen.draw(chance, folder)
+    changes: list[Change] = []
+    for _ in range(min(most_changes, chance.choice((1, 1, 2, 3)))):
+        change = _change(chosen, config, chance)
+        changes = [item for item in changes if (item.name, item.key) != (change.name, change.key)] + [change]
+        if change.key is None:
+            config[change.name] = change.value
+        else:
+            config[change.name] = {**config[change.name], change.key: change.value}
+    return Trial(chosen, config, changes, from_file=chance.random() < 0.5, always_runs=chance.random() < 0.01)
 
 
-def _change(config: dict[str, Any], chance: random.Random) -> str:
-    if chance.random() < 0.25:
-        names = [
-            name for name, item in options_of(AsrTrainConfig).items() if name not in _LEFT_ALONE and item.extra.range
-        ]
-        name = chance.choice(names)
-        config[name] = chance.choice(WILD)
-        return f"{name}={config[name]!r}"
-    kind = chance.choice([kind for kind in CHOSEN if config[kind] is not None])
-    parameters = REGISTRIES[kind].parameters(config[kind])
+def _change(family: Family, config: Values, chance: random.Random) -> Change:
+    confs = [name for name in config if name.endswith("_conf") and isinstance(config[name], dict)]
+    if not confs or chance.random() < 0.3:
+        options = options_of(family.schema)
+        name = chance.choice([n for n in options if n not in NEVER and not n.endswith("_conf")])
+        if name in COUNTS:
+            return Change(name, None, chance.choice((math.nan, math.inf, -1, -5, 1.5, 2**63, "1_0", "", "x", [], {})))
+        if (registry := options[name].extra.registry) is not None and chance.random() < 0.7:
+            return Change(name, None, chance.choice(registry.names()))
+        return Change(name, None, _value(options[name].type, options[name].extra.range, chance))
+    conf = chance.choice(confs)
+    kind = conf.removesuffix("_conf")
+    chosen = config.get(kind) or REGISTRIES[kind].names()[0]
+    if family.command == "st_train" and kind == "model":
+        from tympan.config.choices import ST_MODELS
+
+        parameters = ST_MODELS.parameters("espnet")
+    elif family.command == "lm_train" and kind == "model":
+        return Change(conf, "ignore_id", chance.choice(WILD))
+    else:
+        parameters = REGISTRIES[kind].parameters(chosen)
     if not parameters:
-        return "nothing"
+        return Change(conf, "unknown", 1)
     key = chance.choice(list(parameters))
-    value = chance.choice((*WILD, *_edges(parameters[key].range)))
-    config[f"{kind}_conf"] = {**config[f"{kind}_conf"], key: value}
-    return f"{kind}_conf {key}={value!r}"
+    default = parameters[key].default
+    if isinstance(default, dict) and default and chance.random() < 0.8:
+        inner = chance.choice(list(default))
+        return Change(conf, key, {**default, inner: _value(type(default[inner]), parameters[key].range, chance)})
+    return Change(conf, key, _value(parameters[key].type, parameters[key].range, chance))
 
 
-_LEFT_ALONE = ("token_list", "output_dir", "config")
+def _value(wanted: Any, bounds: Range, chance: random.Random) -> Any:
+    """A value of the right type near the ends of its range, or anything."""
+    if chance.random() < 0.4:
+        return chance.choice(WILD)
+    return _typed(wanted, bounds, chance)
 
 
-def _edges(bounds: Range) -> list[Any]:
-    """The ends of a range and what lies just outside; a legal size that only costs memory is left out."""
-    found: list[Any] = []
-    for bound in (bounds.least, bounds.above):
-        found += [] if bound is None else [bound, bound - 1, bound + 1]
-    for bound in (bounds.most, bounds.below):
-        if bound is not None:
-            found += [bound + 1, *([bound] if abs(bound) <= 64 else [])]
-    return found
+def _typed(wanted: Any, bounds: Range, chance: random.Random) -> Any:
+    origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
+    if origin is typing.Literal:
+        return chance.choice(arguments)
+    if origin in (typing.Union, types.UnionType):
+        return _typed(chance.choice(arguments), bounds, chance)
+    if origin is tuple and arguments[-1:] != (Ellipsis,):
+        return [_typed(item, bounds, chance) for item in arguments]
+    if origin is not None and arguments and origin is not dict:
+        return [_typed(arguments[0], bounds, chance) for _ in range(chance.choice((0, 1, 1, 2, 3)))]
+    if wanted is bool:
+        return chance.random() < 0.5
+    if wanted in (int, float):
+        return _number(bounds, chance, is_whole=wanted is int)
+    if wanted is str:
+        return chance.choice(STRINGS)
+    return None if wanted is type(None) else chance.choice(WILD)
 
 
-def _loss(model: torch.nn.Module) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(1)
-    batch = {
-        "speech": torch.randn(2, 12000, generator=generator) * 0.1, "speech_lengths": torch.tensor([12000, 9000]),
-        "text": torch.tensor([[2, 3, 4], [3, 2, -1]]), "text_lengths": torch.tensor([3, 2]),
-    }  # fmt: skip
-    found: Loss = model(**batch)
-    return found.value
+def _number(bounds: Range, chance: random.Random, *, is_whole: bool) -> float:
+    """Mostly inside of the range, where only a run can tell whether the value makes sense."""
+    low = next((bound for bound in (bounds.least, bounds.above) if bound is not None), -10)
+    high = next((bound for bound in (bounds.most, bounds.below) if bound is not None), 1000)
+    near = [low, low + 1, low + 2, low + 3, low + 7, low - 1, *([high, high + 1] if abs(high) <= 64 else [])]
+    if is_whole:
+        return int(chance.choice([*near, 16, 17, 5]))
+    return float(chance.choice([*near, low + 0.5, low + 1e-3, 0.1, 0.9, 1e-8]))
+
+
+STRINGS = (
+    "linear", "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "embed", "none", "rel_pos", "abs_pos", "legacy",
+    "latest", "rel_selfattn", "selfattn", "legacy_rel_selfattn", "fast_selfattn", "relu", "swish", "gelu", "tanh",
+    "hardtanh", "identity", "lstm", "gru", "blstm", "vgg", "vggblstm", "cos", "hann", "hamming", "nearest", "bicubic",
+    "builtin", "brctc", "loss", "acc", "concat", "learned_ave", "mean", "transposed", "default", "group_norm", "text",
+    "location", "dot", "add", "coverage", "noatt", "<unk>", "<blank>", "<sos/eos>", "a", "", "/", "5",
+)  # fmt: skip

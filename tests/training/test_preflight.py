@@ -10,9 +10,10 @@ import torch
 from tiny import MemoryBatches, tiny_trainer, tiny_updater
 from torch.optim.lr_scheduler import OneCycleLR, ReduceLROnPlateau
 
+from tympan.config.asr import AsrTrainConfig
 from tympan.errors import UserError
 from tympan.training.optimizers import build_optimizer
-from tympan.training.preflight import check_run
+from tympan.training.preflight import check_run, one_message
 from tympan.training.schedulers import build_scheduler
 
 
@@ -74,3 +75,26 @@ def test_values_that_a_schedule_refuses() -> None:
     optimizer = build_optimizer(torch.optim.Adam, {"lr": 0.1}, [("w", torch.nn.Parameter(torch.ones(2)))])
     with pytest.raises(UserError, match=r"scheduler 'onecyclelr' can't be built with max_lr=0.1: .*total_steps"):
         build_scheduler("onecyclelr", {"max_lr": 0.1}, optimizer)
+
+
+def test_what_the_first_batch_raises_is_one_message_with_the_values(caplog: pytest.LogCaptureFixture) -> None:
+    config = AsrTrainConfig(encoder="rnn", encoder_conf={"num_layers": 4, "hidden_size": 5}, frontend_conf={"fs": "8k"})
+    with pytest.raises(UserError) as refusal, caplog.at_level("DEBUG"), one_message(config):
+        raise IndexError("index out of range\nin self")
+    assert str(refusal.value) == (
+        "the model can't process the first batch: IndexError: index out of range. Some of these values probably do not "
+        "fit together: frontend_conf fs=8k; encoder_conf hidden_size=5 (--log_level DEBUG shows where it failed)"
+    )
+    assert "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), UserError("mine")])
+def test_other_errors_of_the_first_batch_stay(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised, one_message(AsrTrainConfig()):
+        raise error
+    assert raised.value is error
+
+
+def test_an_error_of_an_own_class_keeps_its_traceback() -> None:
+    with pytest.raises(IndexError), one_message(AsrTrainConfig(encoder="my.package:Encoder")):
+        raise IndexError

@@ -25,6 +25,8 @@ def check_together(values: Values) -> Iterator[Conflict]:
         yield Conflict(("write_collected_feats", "collect_stats"), "needs --collect_stats true")
     if values["exclude_weight_decay_conf"] and not values["exclude_weight_decay"]:
         yield Conflict(("exclude_weight_decay_conf", "exclude_weight_decay"), "needs --exclude_weight_decay true")
+    if not values["keep_nbest_models"]:
+        yield Conflict(("keep_nbest_models",), "needs at least one number; 1 keeps only the best model")
     yield from _weight_decay(values["exclude_weight_decay_conf"])
     yield from check_adapter(values)
     yield from _weights(values)

@@ -119,7 +119,8 @@ _TOKEN_ID = Range(-1_000_000, 1_000_000)
 _MODEL_RANGES = {
     **dict.fromkeys(("ctc_weight", "interctc_weight", "lsm_weight", "ctc_sample_rate"), _SHARE),
     **dict.fromkeys(("asr_weight", "mt_weight", "mtlalpha", "st_mtlalpha"), _SHARE),
-    **dict.fromkeys(("ignore_id", "tgt_ignore_id", "lang_token_id"), _TOKEN_ID),
+    **dict.fromkeys(("ignore_id", "tgt_ignore_id"), _TOKEN_ID),
+    "lang_token_id": Range(-1, 1_000_000),
     "transducer_multi_blank_durations": Range(1, 1_000),
     "transducer_multi_blank_sigma": _SHARE,
 }

@@ -37,13 +37,18 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
     line = CommandLine()
     texts: dict[str, list[list[str]]] = {}
     loose: list[str] = []
+    switches: dict[int, str] = {}  # for words without an option: the option before it, if it is true or false
+    previous: Option | None = None
     while words:
         word = words.pop(0)
         if word == "--":
             loose += words
             break
         if not _is_flag(word) and word != "-h":
+            if previous is not None and previous.type is bool:
+                switches[len(loose)] = previous.flag
             loose.append(word)
+            previous = None
             continue
         name, has_value, value = word.removeprefix("--").partition("=")
         if name in ("help", "-h", "print_config"):
@@ -55,7 +60,9 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
             if not has_value:
                 _drop_values(words)
             continue
+        count = len(words)
         given = [value] if has_value else _take_values(words, option)
+        previous = option if not has_value and len(words) == count else None
         if name == "config":
             line.configs += given
             if not given:
@@ -64,7 +71,13 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
             texts.setdefault(name, []).append(given)
     for name, occurrences in texts.items():
         _read_option(options[name], occurrences, line, mistakes)
-    _read_positionals([item for item in options.values() if item.extra.positional], loose, line, mistakes)
+    positionals = [item for item in options.values() if item.extra.positional]
+    for place, word in _read_positionals(positionals, loose, line):
+        if place in switches:
+            mistakes.add(switches[place], f"expects true or false, found '{word}'")
+        else:
+            known = [item.name for item in positionals]
+            mistakes.add("", f"'{word}' is not expected here.{did_you_mean(word, known)} Options start with '--'")
     return line
 
 
@@ -196,7 +209,8 @@ def parse_value(text: str) -> Any:
         return text
 
 
-def _read_positionals(positionals: list[Option], words: list[str], line: CommandLine, mistakes: Mistakes) -> None:
+def _read_positionals(positionals: list[Option], words: list[str], line: CommandLine) -> list[tuple[int, str]]:
+    """Give the words to the positional arguments, from the left. Returns those that are left over, with their place."""
     left = list(words)
     for index, option in enumerate(positionals):
         is_list = any((typing.get_origin(member) or member) is list for member in members_of(option.type))
@@ -207,6 +221,5 @@ def _read_positionals(positionals: list[Option], words: list[str], line: Command
                 line.values[option.name] = _read_list(option, taken)
         elif left:
             line.values[option.name] = from_text(left.pop(0), option.type)
-    for word in left:
-        known = [item.name for item in positionals]
-        mistakes.add("", f"'{word}' is not expected here.{did_you_mean(word, known)} Options start with '--'")
+    first = len(words) - len(left)
+    return list(enumerate(left, first))

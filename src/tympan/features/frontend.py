@@ -77,6 +77,8 @@ class DefaultFrontend(nn.Module):
         """Features, zero beyond the lengths, and lengths. Without `apply_stft`, speech is (batch, frames, bins, 2)."""
         if len(speech) > 1 and speech.is_cpu and self.apply_stft and not self.training and int(lengths.min()) > 0:
             return self._one_by_one(speech, lengths)
+        if not self.apply_stft and speech.dim() != 4:
+            raise UserError("frontend_conf apply_stft: false expects spectra, but the data is audio; remove it")
         with full_precision(speech):
             speech = at_least_float32(speech)
             dtype = speech.dtype

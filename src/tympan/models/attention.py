@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.label_smoothing import smoothed_loss
 from tympan.models.loss import Stat, count_of
@@ -94,3 +95,13 @@ def attention_kept(model: nn.Module) -> Iterator[Callable[[], dict[str, Tensor]]
             module.keep_weights = False
             module.weights = None
         model.train(was_training)
+
+
+def language_prompt(lang_token_id: int, vocab_size: int) -> tuple[int, ...]:
+    """The tokens before a text for `model_conf lang_token_id`: this one, or none if it is -1."""
+    if lang_token_id >= vocab_size:
+        raise UserError(
+            f"model_conf lang_token_id: must be below the number of tokens, which is {vocab_size}, or -1 for none; "
+            f"found {lang_token_id}"
+        )
+    return () if lang_token_id == -1 else (lang_token_id,)

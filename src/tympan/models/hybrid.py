@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tympan.config import choices
 from tympan.errors import UserError
-from tympan.models.attention import Attended, Text, attention_kept, attention_loss
+from tympan.models.attention import Attended, Text, attention_kept, attention_loss, language_prompt
 from tympan.models.ctc import Ctc, find_blank
 from tympan.models.ctc_terms import ctc_terms
 from tympan.models.decoder.linear import LinearDecoder
@@ -142,7 +142,7 @@ class HybridModel(EncodingModel):
         self.report_cer = report_cer
         self.report_wer = report_wer
         self.extract_feats_in_collect_stats = extract_feats_in_collect_stats
-        self.prompt = tuple(prompt) if lang_token_id == -1 else (lang_token_id, *prompt)
+        self.prompt = (*language_prompt(lang_token_id, self.vocab_size), *prompt)
         self.frontend = frontend
         self.specaug = specaug
         self.normalize = normalize

@@ -21,7 +21,10 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
     path, source, target, excluded = ([*entry.split(":"), "", "", ""])[:4]
     if entry.count(":") > 3:
         raise UserError(f"--init_param {entry}: expects FILE:SOURCE:TARGET:EXCLUDE, found {entry.count(':') + 1} parts")
-    weights = load_weights(Path(path))
+    try:
+        weights = load_weights(Path(path))
+    except UserError as error:
+        raise UserError(f"--init_param {entry}: {error}") from error
     for prefix in filter(None, excluded.split(",")):
         weights = {name: tensor for name, tensor in weights.items() if not _is_under(name, prefix)}
     if source:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tympan.config import choices
 from tympan.errors import UserError
-from tympan.models.attention import Attended, Text, attention_kept, attention_loss
+from tympan.models.attention import Attended, Text, attention_kept, attention_loss, language_prompt
 from tympan.models.bleu import BleuCounter
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
@@ -125,7 +125,7 @@ class StModel(EncodingModel):
         self.report_wer = report_wer
         self.report_bleu = report_bleu
         self.extract_feats_in_collect_stats = extract_feats_in_collect_stats
-        self.prompt = () if lang_token_id == -1 else (lang_token_id,)
+        self.prompt = language_prompt(lang_token_id, self.vocab_size)
         self.frontend = frontend
         self.specaug = specaug
         self.normalize = normalize

@@ -30,7 +30,7 @@ class LightConvolution(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if size % groups:
-            raise UserError(f"the size {size} must be a multiple of conv_wshare, which is {groups}")
+            raise UserError(f"output_size {size} must be a multiple of conv_wshare, which is {groups}")
         if kernel_size % 2 == 0:
             raise UserError(f"conv_kernel_length must contain only odd numbers, found {kernel_size}")
         self.groups = groups

@@ -43,8 +43,10 @@ def speech_preprocess(
 
 def speech_rate(config: SpeechTrainConfig) -> int | None:
     """Sample rate of the options, in Hz. ESPnet2 also writes `16k`."""
-    text = str(config.preprocessor_conf.get("fs") or config.frontend_conf.get("fs") or "").lower()
-    return None if not text else int(float(text[:-1]) * 1000) if text.endswith("k") else int(float(text))
+    from tympan.features.frontend import parse_rate
+
+    rate = config.preprocessor_conf.get("fs") or config.frontend_conf.get("fs")
+    return parse_rate(rate) if rate else None
 
 
 def speech_files(config: SpeechTrainConfig) -> list[str | None]:

@@ -28,7 +28,8 @@ class Vocabulary:
             mistakes.append(f"{source}: has no tokens")
         elif unk_symbol not in self._ids:
             mistakes.append(
-                f"{source}: the unknown token '{unk_symbol}' is missing; add it, usually as the second line"
+                f"{source}: the unknown token '{unk_symbol}' is missing; add it, usually as the second line, or set "
+                "preprocessor_conf unk_symbol to the name that it has there"
             )
         if mistakes:
             raise UserError("\n".join(mistakes))

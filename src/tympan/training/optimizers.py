@@ -12,6 +12,7 @@ from torch import nn
 from tympan.errors import UserError
 from tympan.models.layers import depth_of, encoder_layers
 from tympan.runtime.device import has_fused_optimizers
+from tympan.runtime.memory import is_out_of_memory
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -62,10 +63,30 @@ def build_optimizer(
         groups.append(group)
     if conf.get("line_search_fn") not in (None, "strong_wolfe"):
         raise UserError(f"optim_conf line_search_fn: must be null or strong_wolfe, found {conf['line_search_fn']}")
+    chosen = _with_kernel(optim_class, conf, [parameter for _, parameter in parameters])
     try:
-        return optim_class(groups, **_with_kernel(optim_class, conf, [parameter for _, parameter in parameters]))
-    except (TypeError, ValueError) as error:
-        raise UserError(f"optim_conf: {optim_class.__name__} rejects these values: {error}") from error
+        optimizer = optim_class(groups, **chosen)
+        if optim_class.__module__.startswith("torch."):
+            _try_update(optim_class, chosen, parameters[0][1].device)
+    except (TypeError, ValueError, AssertionError, RuntimeError, ArithmeticError) as error:
+        if is_out_of_memory(error):
+            raise
+        given = ", ".join(f"{key}={value}" for key, value in _other_than_default(optim_class, conf).items())
+        text = f"optim_conf: {optim_class.__name__} can't update weights with {given or 'its defaults'}"
+        raise UserError(f"{text}: {str(error).splitlines()[0]}") from error
+    return optimizer
+
+
+def _try_update(optim_class: type[torch.optim.Optimizer], conf: Mapping[str, Any], device: torch.device) -> None:
+    """Update one small weight: torch checks some values, such as `capturable`, only in the first update."""
+    weight = nn.Parameter(torch.ones(2, device=device))
+    weight.grad = torch.ones_like(weight)
+    optim_class([weight], **conf).step(lambda: 1.0)
+
+
+def _other_than_default(optim_class: type[torch.optim.Optimizer], conf: Mapping[str, Any]) -> dict[str, Any]:
+    defaults = {name: item.default for name, item in inspect.signature(optim_class).parameters.items()}
+    return {key: value for key, value in conf.items() if value not in (defaults.get(key), [defaults.get(key)])}
 
 
 def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:

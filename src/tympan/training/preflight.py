@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.optim.lr_scheduler import OneCycleLR
 
+from tympan.config.option import options_of
+from tympan.config.registry import is_import
+from tympan.config.train import TrainConfig
 from tympan.errors import UserError
+from tympan.runtime.memory import is_out_of_memory
 from tympan.training.schedulers import moments
 from tympan.training.trainer import Trainer
+
+_MISTAKES = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, RuntimeError)
 
 
 def check_run(trainer: Trainer) -> None:
@@ -18,6 +26,42 @@ def check_run(trainer: Trainer) -> None:
         return
     _check_schedule(trainer)
     _check_criteria(trainer, {"loss", *_measured(trainer)})
+
+
+@contextmanager
+def one_message(config: TrainConfig) -> Iterator[None]:
+    """Turn what a model raises in its first batch into one message, because values that don't fit together cause it."""
+    try:
+        yield
+    except _MISTAKES as error:
+        if is_out_of_memory(error) or _has_own_classes(config):
+            raise
+        logging.debug("the first batch failed", exc_info=True)
+        raise UserError(_does_not_fit(config, error)) from error
+
+
+def _has_own_classes(config: TrainConfig) -> bool:
+    """Return whether the configuration names a class of the user, whose errors need their traceback."""
+    names = [name for name, item in options_of(type(config)).items() if item.extra.registry is not None]
+    return any(isinstance(value := getattr(config, name), str) and is_import(value) for name in names)
+
+
+def _does_not_fit(config: TrainConfig, error: Exception) -> str:
+    """The error of a model whose values are all within their ranges, with all values that are not the default."""
+    given = []
+    for name, item in options_of(type(config)).items():
+        chosen = None if item.extra.conf_of is None else getattr(config, item.extra.conf_of)
+        registry = options_of(type(config))[item.extra.conf_of].extra.registry if item.extra.conf_of else None
+        if chosen is None or registry is None or name in ("optim_conf", "scheduler_conf"):
+            continue
+        defaults = {key: parameter.default for key, parameter in registry.parameters(chosen).items()}
+        keys = [f"{key}={value}" for key, value in getattr(config, name).items() if value != defaults.get(key)]
+        given += [f"{name} {', '.join(keys)}"] if keys else []
+    said = (str(error) or type(error).__name__).splitlines()[0]
+    return (
+        f"the model can't process the first batch: {type(error).__name__}: {said}. Some of these values probably do "
+        f"not fit together: {'; '.join(given)} (--log_level DEBUG shows where it failed)"
+    )
 
 
 def _check_schedule(trainer: Trainer) -> None:

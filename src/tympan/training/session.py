@@ -50,7 +50,7 @@ from tympan.training.data import TrainingData, build_data, build_plain_data, wit
 from tympan.training.first_weights import prepared_model, report_size
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
 from tympan.training.optimizers import build_optimizer, layer_factors, names_without_decay
-from tympan.training.preflight import check_run
+from tympan.training.preflight import check_run, one_message
 from tympan.training.processes import dist_options_of, join_ranks, launch_plan
 from tympan.training.reporter import Done
 from tympan.training.schedulers import build_scheduler
@@ -222,7 +222,8 @@ def build_trainer(
     is_resumed = _resume(config, identity, trainer)
     if is_resumed:
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
-    check_run(trainer)
+    with one_message(config):
+        check_run(trainer)
     comm.barrier()
     if comm.rank == 0 and not config.dry_run:
         trainer.writer = _open_experiment(
