@@ -30,9 +30,9 @@ from tympan.config.espnet1_keys import (
     TRANSFORMER_LM,
     TRANSFORMER_LM_DEFAULTS,
 )
+from tympan.config.espnet1_training import translate_patience, translate_rnn_encoder, translate_training
+from tympan.config.espnet1_transducer import translate_transducer, translate_transducer_search
 from tympan.config.yaml_text import Document
-
-FBANK_PITCH_SIZE = 83
 
 
 def translate_espnet1(document: Document) -> Document:
@@ -64,8 +64,19 @@ def translation_of(document: Document) -> Translation | None:
 
 def _translate_asr(file: Translation) -> None:
     module = str(file.take("model_module", "espnet.nets.pytorch_backend.e2e_asr:E2E"))
+    if file.left.get("save_interval_iters", ("", 1))[1] == 0:
+        file.drop("save_interval_iters", "0 means that only epochs are saved")
+    if file.left.get("use_frontend", ("", False))[1]:
+        file.stop(
+            "use_frontend",
+            "use-frontend (a beamformer that is trained with the recognizer) is not supported; remove it and the "
+            "options of WPE and beamforming to train on one channel",
+        )
     if module.endswith("e2e_asr:E2E"):
         _translate_rnn(file)
+        return
+    if module.endswith("e2e_asr_transducer:E2E"):
+        translate_transducer(file)
         return
     is_mask_ctc = module.endswith("e2e_asr_maskctc:E2E")
     kind = next((name for name in ("conformer", "transformer") if module.endswith(f"e2e_asr_{name}:E2E")), None)
@@ -74,7 +85,9 @@ def _translate_asr(file: Translation) -> None:
         kind = "conformer" if file.take("maskctc_use_conformer_encoder", False) else "transformer"
     if kind is None:
         name = OTHER_MODELS.get(module.rpartition(":")[0].rpartition(".")[2], module)
-        file.stop("model_module", f"only ESPnet1's Conformer, Transformer and RNN are translated, not {name}")
+        file.stop(
+            "model_module", f"only ESPnet1's Conformer, Transformer, RNN and transducer are translated, not {name}"
+        )
         return
     convolutions = _take_convolutions(file)
     if kind == "transformer" and file.left.get("stochastic_depth_rate", ("", 0))[1]:
@@ -106,7 +119,7 @@ def _translate_asr(file: Translation) -> None:
     if layers not in (None, ""):
         numbers = [int(item) for item in str(layers).split(",")]
         file.put("encoder_conf.interctc_layer_idx", numbers, "intermediate_ctc_layer")
-    _translate_training(file, adim)
+    translate_training(file, adim)
 
 
 def _take_convolutions(file: Translation) -> dict[str, str]:
@@ -171,76 +184,32 @@ def _drop_layers_of_transformer(file: Translation) -> None:
 
 def _translate_rnn(file: Translation) -> None:
     """The default model: (VGG and) LSTM or GRU encoder, RNN decoder with attention."""
-    etype = str(file.take("etype", "blstmp"))
-    found = re.fullmatch(r"(vgg)?(b)?(lstm|gru)(p)?", etype)
-    if found is None:
-        file.refuse("etype", f"etype: {etype} is not an encoder of ESPnet1, such as vggblstmp, blstm or gru")
+    if not translate_rnn_encoder(file):
         return
-    has_vgg, is_bidirectional, cell, is_projected = found.groups()
-    file.put("encoder", "vgg_rnn" if has_vgg else "rnn", "etype")
     file.put("decoder", "rnn", "etype")
-    file.put("encoder_conf.rnn_type", cell, "etype")
-    file.put("encoder_conf.bidirectional", bool(is_bidirectional), "etype")
-    file.put("encoder_conf.use_projection", bool(is_projected), "etype")
-    file.note(
-        "etype",
-        f"etype: {etype} became encoder: {'vgg_rnn' if has_vgg else 'rnn'} with rnn_type: {cell}, bidirectional: "
-        f"{show(bool(is_bidirectional))}, use_projection: {show(bool(is_projected))}",
-    )
-    layers = int(file.left.get("elayers", ("", RNN_DEFAULTS["elayers"]))[1])
-    _subsample(file, layers, is_used=bool(is_projected) and not has_vgg, is_rnn=not has_vgg)
     adim = file.left.get("adim", ("", RNN_DEFAULTS["adim"]))[1]
     file.rename(RNN, RNN_DEFAULTS)
-    file.drop("lsm_weight", "ESPnet1's RNN model uses label smoothing only with lsm-type")
+    _label_smoothing(file)
     file.put("init", "chainer")
-    file.put("model_conf.lsm_weight", 0.0)
     file.put("model_conf.length_normalized_loss", False)
     file.add(
         "ESPnet1's RNN model is initialized as in Chainer, and its attention loss is not divided by the length: "
         "init: chainer, length_normalized_loss: false"
     )
-    _translate_training(file, adim)
+    translate_training(file, adim)
 
 
-def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -> None:
-    """`1_2_2_1`: the first number is for the input, and ESPnet1 never reads it."""
-    steps = str(file.take("subsample", "1")).split("_")
-    if not all(step.isdecimal() and int(step) > 0 for step in steps):
-        file.refuse("subsample", f"subsample: {'_'.join(steps)} must be numbers joined by '_', such as 1_2_2_1_1")
-        return
-    after = [int(step) for step in steps[1 : layers + 1]] if is_used else []
-    factors = after + [1] * (layers - len(after))
-    if is_rnn:
-        file.put("encoder_conf.subsample", factors, "subsample")
-        file.note("subsample", f"subsample: {'_'.join(steps)} became encoder_conf.subsample: {factors}")
-    else:
-        file.note("subsample", f"subsample: {'_'.join(steps)} was dropped: VGG has its own subsampling, as in ESPnet1")
-
-
-def _translate_training(file: Translation, adim: Any) -> None:
-    """Translate what all of ESPnet1's recognizers have in common: optimizer, batches, stored features."""
-    if str(file.left.get("lsm_type", ("", ""))[1]) == "unigram":
-        file.take("lsm_type")
-        file.refuse(
+def _label_smoothing(file: Translation) -> None:
+    """ESPnet1's RNN model smooths only with `lsm-type: unigram`: by token frequency. ESPnet2 only smooths uniformly."""
+    weight = file.take("lsm_weight", 0.0) if file.take("lsm_type") == "unigram" else 0.0
+    file.put("model_conf.lsm_weight", weight, "lsm_weight")
+    if weight:
+        file.note(
             "lsm_type",
-            "lsm-type: unigram (label smoothing by token frequency) is not supported; remove lsm-type and lsm-weight "
-            "to train without label smoothing, or set model_conf lsm_weight in the translated file for uniform "
-            "smoothing",
+            f"lsm-type: unigram became model_conf.lsm_weight: {show(weight)}, which differs: all tokens are equally "
+            "likely, instead of as frequent as in the training texts",
         )
-    file.refuse_unless("lsm_type", ("", None))
-    file.refuse_unless("sortagrad", (0,))
-    file.refuse_unless("ctc_type", ("builtin", "warpctc", "cudnnctc", "gtnctc"))
-    _optimizer(file, adim)
-    _patience(file, criterion="acc", mode="max")
-    _batches(file)
-    file.put("input_size", FBANK_PITCH_SIZE)
-    file.put("frontend", None)
-    file.put("normalize", None)
-    file.put("token_type", "char")
-    file.add(
-        f"ESPnet1 trains on stored, globally normalized features: input_size: {FBANK_PITCH_SIZE} (fbank and pitch; "
-        "give --input_size for others), frontend: null, normalize: null, token_type: char"
-    )
+    file.drop("lsm_weight", "ESPnet1's RNN model uses label smoothing only with lsm-type")
 
 
 def _translate_lm(file: Translation) -> None:
@@ -249,6 +218,7 @@ def _translate_lm(file: Translation) -> None:
         file.put("lm", "seq_rnn", "model_module")
         unit = file.left.get("unit", ("", LM_DEFAULTS["unit"]))[1]
         file.refuse_unless("embed_unit", (None, unit))
+        file.drop("emb_dropout_rate", "the embedding has the dropout of the layers, lm_conf.dropout_rate")
         file.rename(LM, LM_DEFAULTS)
     elif module == "transformer":
         file.put("lm", "transformer", "model_module")
@@ -259,7 +229,7 @@ def _translate_lm(file: Translation) -> None:
     if (decay := file.take("weight_decay")) is not None:
         file.put("optim_conf.weight_decay", decay, "weight_decay")
     file.refuse_unless("sortagrad", (0,))
-    _patience(file, criterion="loss", mode="min")
+    translate_patience(file, criterion="loss", mode="min")
     length = file.take("maxlen", 40)
     file.put("batch_type", "folded", "maxlen")
     file.put("fold_length", [length], "maxlen")
@@ -310,8 +280,9 @@ def _lm_schedule(file: Translation, rate: Any) -> None:
 
 
 def _translate_decode(file: Translation) -> None:
-    if "search_type" in file.left:
-        file.stop("search_type", "search-type is for transducer models, which have no translation")
+    if "num_encs" in file.left:
+        file.stop("num_encs", "num-encs is for models with several encoders, which have no translation")
+    translate_transducer_search(file)
     file.drop("api", "Tympan has only one implementation of the search")
     file.rename(DECODE, {})
 
@@ -365,73 +336,3 @@ _SPECAUG: dict[str, Callable[[Translation, dict[str, Any]], None]] = {
     "freq_mask": _mask("freq", "F"),
     "time_mask": _mask("time", "T"),
 }
-
-
-def _optimizer(file: Translation, adim: Any) -> None:
-    name = str(file.take("opt", "adadelta"))
-    rate, warmup = file.take("transformer_lr", 10.0), file.take("transformer_warmup_steps", 25000)
-    eps, decay = file.take("eps", 1e-8), file.take("weight_decay", 0.0)
-    file.drop("eps_decay", "the scheduler sets the learning rate")
-    file.drop("threshold", "the scheduler sets the learning rate")
-    if name == "noam":
-        # ESPnet1: rate * adim^-0.5 * min(step^-0.5, step * warmup^-1.5), which is NoamLR over the optimizer's rate.
-        file.put("optim", "adam", "opt")
-        file.put("optim_conf", {"lr": rate, "betas": [0.9, 0.98], "eps": 1e-9}, "opt")
-        file.put("scheduler", "noamlr", "opt")
-        file.put("scheduler_conf", {"model_size": adim, "warmup_steps": warmup}, "opt")
-        file.note(
-            "opt",
-            f"opt: noam, transformer-lr: {show(rate)}, transformer-warmup-steps: {warmup} became optim: adam "
-            "(0.9, 0.98, 1e-9), "
-            f"optim_conf.lr: {show(rate)}, scheduler: noamlr with model_size: {adim}: the same rate at every step",
-        )
-    elif name == "adam":
-        file.put("optim", "adam", "opt")
-        file.put("optim_conf", {"weight_decay": decay}, "opt")
-        file.note("opt", "opt: adam became optim: adam")
-    elif name == "adadelta":
-        file.put("optim", "adadelta", "opt")
-        file.put("optim_conf", {"lr": 1.0, "rho": 0.95, "eps": eps, "weight_decay": decay}, "opt")
-        file.note("opt", "opt: adadelta became optim: adadelta (rho 0.95); eps stays constant")
-    else:
-        file.refuse("opt", f"opt: noam, adam and adadelta are translated, not '{name}'")
-
-
-def _patience(file: Translation, *, criterion: str, mode: str) -> None:
-    patience = file.take("patience", 3)
-    watched = str(file.take("early_stop_criterion", f"validation/main/{criterion}")).rpartition("/")[2]
-    file.drop("criterion", "it was for eps-decay")
-    file.put("patience", patience or None, "patience")
-    file.put("early_stopping_criterion", ["valid", watched, "min" if watched == "loss" else mode], "patience")
-    file.put("best_model_criterion", [["valid", "acc", "max"], ["valid", "loss", "min"]])
-    if criterion == "loss":
-        file.put("best_model_criterion", [["valid", "loss", "min"]])
-    became = "null (no early stopping)" if not patience else str(patience)
-    file.note("patience", f"patience: {patience} became patience: {became}, for valid {watched}")
-
-
-def _batches(file: Translation) -> None:
-    count = str(file.take("batch_count", "auto"))
-    size = file.take("batch_size", 0) or file.take("batch_seqs", 0)
-    bins, frames = file.take("batch_bins", 0), file.take("batch_frames_in", 0)
-    fold = [file.take("maxlen_in", 800), file.take("maxlen_out", 150)]
-    file.refuse_unless("batch_frames_out", (0,))
-    file.refuse_unless("batch_frames_inout", (0,))
-    if count == "auto":
-        count = "seq" if size else "bin" if bins else "frame"
-    if count == "seq":
-        file.put("batch_type", "folded", "batch_size")
-        file.put("batch_size", size or 20, "batch_size")
-        file.put("fold_length", fold, "maxlen_in")
-        file.put("batch_size_per_device", True)
-        file.note(
-            "batch_size",
-            f"batch-size: {size} became batch_type: folded, batch_size: {size}, fold_length: {fold}, and "
-            "batch_size_per_device: true (ESPnet1 multiplies it by the number of devices)",
-        )
-    else:
-        number, batch_type = (bins, "numel") if count == "bin" else (frames, "length")
-        key = "batch_bins" if count == "bin" else "batch_frames_in"
-        file.put("batch_type", batch_type, key)
-        file.put("batch_bins", number, key)
-        file.note(key, f"batch-count: {count} became batch_type: {batch_type}, batch_bins: {number}")

@@ -193,7 +193,6 @@ DECODE: Names = {
 }
 LM_MODULES = ("default", "seq_rnn", "transformer")
 OTHER_MODELS = {
-    "e2e_asr_transducer": "the transducer",
     "e2e_asr_mix": "the multi-speaker recognizer",
     "e2e_asr_mix_transformer": "the multi-speaker recognizer",
     "e2e_asr_mulenc": "the multi-encoder model",
