@@ -70,6 +70,10 @@ def reference(case: str) -> dict[str, Any]:
         found["losses"] = [losses(model, index, text) for index, text in enumerate(cases.TEXTS)]
         found["nbest"] = {"greedy": [nbest(model, out, "greedy") for out in encoded]}
         found["beams"] = beams(model, case)
+    if case == "gru":
+        cases.fill_for_long_texts(model)
+        memories = cases.long_memories(model)
+        found["long"] = {name: [nbest(model, out, name) for out in memories] for name in cases.LONG_SEARCHES}
     return found
 
 

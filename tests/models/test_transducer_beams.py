@@ -84,6 +84,23 @@ def test_nbest_lists_are_those_of_espnet2_and_do_not_depend_on_the_batch(case: s
         assert all(sorted(frames) == frames for frames in starts)
 
 
+@pytest.mark.parametrize("name", cases.LONG_SEARCHES)
+@torch.no_grad()
+def test_nbest_lists_of_longer_texts_are_those_of_espnet2(name: str) -> None:
+    model = model_of("gru")
+    cases.fill_for_long_texts(model)
+    outs = cases.long_memories(model)
+    memory = torch.nn.utils.rnn.pad_sequence(outs, batch_first=True)
+    encoded = Encoded(memory=memory, lengths=torch.tensor([len(out) for out in outs]))
+    golden = GOLDEN["gru"]["long"][name]
+    for mine, theirs in zip(run_search(search_of(model, cases.SEARCHES[name]), encoded), golden, strict=True):
+        assert [list(one.token_ids) for one in mine][: len(theirs)] == [one["yseq"] for one in theirs]
+        for one, expected in zip(mine, theirs, strict=False):
+            assert one.score == pytest.approx(expected["score"], abs=1e-3)
+    if not name.startswith("lm"):
+        assert len(golden[0][0]["yseq"]) >= 9
+
+
 @pytest.mark.parametrize("name", ["default", "tsd", "nsc", "maes", "alsd"])
 @torch.no_grad()
 def test_frames_may_come_in_pieces(name: str) -> None:

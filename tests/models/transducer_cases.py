@@ -111,6 +111,28 @@ def memories(model: nn.Module) -> list[torch.Tensor]:
     ]
 
 
+LONG_LENGTHS = (70, 45, 30)
+LONG_SEARCHES = ("default", "default_by_score", "lm_default", "tsd", "nsc_two_steps", "maes")
+"""For texts of up to 10 tokens, with the model of case `gru`."""
+
+
+@torch.no_grad()
+def fill_for_long_texts(model: nn.Module) -> None:
+    """Tokens are likely at some frames: more certain than `fill_for_beams`, and the prediction has more influence."""
+    st_cases.fill(model)
+    weights = model.state_dict()
+    weights["joint_network.lin_enc.weight"].mul_(3.0)
+    weights["joint_network.lin_dec.weight"].mul_(4.0)
+    weights["joint_network.lin_out.weight"].mul_(3.0)
+    weights["joint_network.lin_out.bias"][0] += 2.5
+
+
+def long_memories(model: nn.Module) -> list[torch.Tensor]:
+    size, longest = model.state_dict()["joint_network.lin_enc.weight"].size(1), max(LONG_LENGTHS)
+    values = torch.from_numpy(st_cases._uniform("long memory", 3 * longest * size)).view(3, longest, size).float()
+    return [row[:length] for row, length in zip(values, LONG_LENGTHS, strict=True)]
+
+
 @torch.no_grad()
 def fill_lm(lm: nn.Module) -> None:
     """Values by name. Texts begin with sos in ESPnet2's `default`, with blank in its others: both are the same here."""
