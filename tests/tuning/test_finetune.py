@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +193,10 @@ def test_bad_input_is_reported(corpus: Path, tmp_path: Path) -> None:
         finetune(corpus, tmp_path / "also", method="lora", also_train=["ctcc"])
     with pytest.raises(UserError, match=r"expects full \| lora \| houlsby \| decoder \| top_n, found 'everything'"):
         finetune(corpus, tmp_path / "method", method="everything")
+    shutil.copytree(corpus / "train", tmp_path / "upper")
+    (tmp_path / "upper" / "text").write_text((corpus / "train" / "text").read_text().upper().replace("TRAIN", "train"))
+    with pytest.raises(UserError, match=r"3 tokens of the text are not in .* 100\.0 % .* \(upper or lower case"):
+        finetune(corpus, tmp_path / "case", train_dir=tmp_path / "upper")
     (tmp_path / "adapter").mkdir()
     with pytest.raises(
         UserError, match=r"expects a file of adapter weights, or a folder with one of adapter\.safetensors"

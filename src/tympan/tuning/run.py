@@ -42,6 +42,8 @@ from tympan.tuning.vocabulary import Coverage, coverage
 BASE, START, TRAIN, MODEL, DECODED = "base", "start", "train", "model", "decode"
 """Folders in the output directory."""
 LOG = "finetune.log"
+MOST_UNKNOWN = 0.5
+"""Share of unknown tokens in the training text above which a run is rejected."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,11 @@ def _start(
         raise UserError("--token_list replaces the token list and --extend_vocab extends it: give only one of them")
     is_extended = options.extend_vocab and bool(found.missing)
     if options.token_list is None and not is_extended:
+        if found.unknown_share > MOST_UNKNOWN:
+            raise UserError(
+                f"--train_dir {options.train_dir}: {found}. Check that the text is written as the model writes "
+                "it (upper or lower case, kind of tokens), or use --extend_vocab true or --token_list FILE"
+            )
         level = logging.WARNING if found.missing or found.unmapped else logging.INFO
         hint = ". They become <unk>; --extend_vocab true adds them" if found.missing else ""
         logging.log(level, "vocabulary: %s%s", found, hint)

@@ -35,6 +35,11 @@ class Coverage:
     unmapped: int = 0
     """Number of tokens that are <unk> already before the lookup, such as words that a lexicon does not have."""
 
+    @property
+    def unknown_share(self) -> float:
+        """Share of the tokens that become <unk>."""
+        return (sum(self.missing.values()) + self.unmapped) / max(self.tokens, 1)
+
     def __str__(self) -> str:
         number = sum(self.missing.values())
         if not number and not self.unmapped:
