@@ -224,7 +224,6 @@ def test_force_single_channel_uses_the_first_as_in_espnet2(corpus: Path) -> None
 def test_lengths_of_stereo_recordings_count_once(corpus: Path) -> None:
     one = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=15000")).train
     stereo(corpus, IDS)
-    (corpus / "wav.scp").write_text("".join(f"{key}  {key}.wav\n" for key in IDS))  # the cache is not for this file
     plain = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=15000")).train
     again = data_of(asr_config(corpus, "--batch_type=numel", "--batch_bins=15000")).train
     assert one.describe() == plain.describe() == again.describe()
@@ -232,6 +231,14 @@ def test_lengths_of_stereo_recordings_count_once(corpus: Path) -> None:
     assert both.num_steps(1) > plain.num_steps(1)
     shapes = build_plain_data(AsrTask(), AsrTask().complete(asr_config(corpus))).train.utterance(0)
     assert shapes.arrays["speech"].shape == (FRAMES[0],)
+
+
+def test_cached_lengths_of_replaced_recordings_are_measured_again(corpus: Path) -> None:
+    before = data_of(asr_config(corpus, "--batch_type=unsorted")).train.lengths()["speech"]
+    soundfile.write(corpus / f"{IDS[2]}.wav", np.zeros(12345), 16000)
+    after = data_of(asr_config(corpus, "--batch_type=unsorted")).train.lengths()["speech"]
+    assert before[2] == FRAMES[2]
+    assert after.tolist() == [*FRAMES[:2], 12345, *FRAMES[3:]]
 
 
 def test_channels_in_separate_files_are_kept(corpus: Path) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,15 +13,18 @@ from typing import IO
 
 import numpy as np
 
+from tympan.data.audio import locate, split_ark
 from tympan.data.dataset import Preprocess, UtteranceDataset
 from tympan.data.kept import keep, kept_path
-from tympan.data.readers import MAX_CHANNELS, Context, value_length
+from tympan.data.readers import MAX_CHANNELS, Context, value_length, value_sources
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints, Table
 from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
 
 _LINES = 1000
+_SAMPLE = 100
+"""Number of files whose size and time are compared before cached lengths are used."""
 
 
 def measure_shapes(dataset: UtteranceDataset, names: Sequence[str], *, nj: int = 1) -> list[Shapes]:
@@ -42,7 +48,8 @@ class _Chunk:
 def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
     table, data_type = dataset.index.tables[name], dataset.types[name]
     is_kept = data_type not in ("text", "text_int", "csv_int", "text_float", "csv_float")
-    kept = _read_kept(kept_path(table.path, "lengths"), table.stamp) if is_kept else None
+    stamp = {**table.stamp, "sources": _sources_stamp(table, data_type, dataset.context(name))} if is_kept else {}
+    kept = _read_kept(kept_path(table.path, "lengths"), stamp) if is_kept else None
     if kept is None:
         preprocess = dataset.preprocess if data_type == "text" else None
         context = replace(dataset.context(name), channel=None)
@@ -53,7 +60,7 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
         found = map_jobs(_measure_chunk, chunks, nj=nj, description=f"lengths of {name}", weight=_lines, unit="utt")
         kept = np.concatenate(list(found))
         if is_kept:
-            _keep(kept_path(table.path, "lengths"), table.stamp, kept)
+            _keep(kept_path(table.path, "lengths"), stamp, kept)
     lengths, dims = kept[dataset.index.lines(name)].T
     if dataset.context(name).channel is not None and data_type != "multi_columns_sound":
         # The cache has the channels of the files.
@@ -64,6 +71,17 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
             f"{dataset.place(row, name)}: {dims[row]} values per frame, but the first utterance has {dims[0]}"
         )
     return Shapes(name, np.ascontiguousarray(lengths), int(dims[0]))
+
+
+def _sources_stamp(table: Table, data_type: str, context: Context) -> int:
+    """A hash of size and time of a sample of the files, to notice recordings that were replaced."""
+    state = []
+    for line in range(0, len(table), -(-len(table) // _SAMPLE) or 1):
+        with contextlib.suppress(OSError, UserError):  # reported when the length is measured
+            for source in value_sources(data_type, table.value(line), context):
+                status = os.stat(split_ark(locate(source, context.base))[0])
+                state.append((status.st_size, status.st_mtime_ns))
+    return zlib.crc32(repr(state).encode("ascii"))
 
 
 def _lines(chunk: _Chunk) -> int:
