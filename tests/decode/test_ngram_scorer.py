@@ -194,6 +194,24 @@ def test_kenlm_scores_as_the_table_does(golden: Path, is_full: bool, monkeypatch
         last = torch.randint(2, eos, (2, 3), generator=generator)
 
 
+@pytest.mark.parametrize("kind", ["probing", "trie"])
+def test_binary_files_of_kenlm_give_the_golden_scores(kind: str) -> None:
+    """The files were written by KenLM's build_binary from 4gram.arpa next to them."""
+    pytest.importorskip("kenlm")
+    folder = Path(__file__).parents[1] / "golden" / "kenlm" / "tiny"
+    tokens = ["<blank>", "<unk>", *sorted(set((folder / "train.txt").read_text().split())), "<sos/eos>"]
+    eos = len(tokens) - 1
+    scorer = load_ngram_scorer(folder / f"4gram.{kind}.bin", tokens, eos=eos, device=CPU)
+    assert type(scorer).__name__ == "KenlmFullScorer"
+    for sentence in json.loads((folder / "scores_4gram.json").read_text()):
+        ids = [tokens.index(word) if word in tokens else 1 for word in sentence["text"].split()]
+        state, last, total = scorer.start(encoded(1), 1), eos, 0.0
+        for token in [*ids, eos]:
+            scores, state = scorer.step(torch.tensor([[last]]), state)
+            total, last = total + float(scores[0, 0, token]), token
+        assert total == pytest.approx(sentence["bos1_eos1"], abs=1e-5)
+
+
 def test_a_binary_file_of_kenlm_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "4gram.bin"
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0")
