@@ -221,6 +221,7 @@ OPTIMIZERS = Registry(
                 "lamb": "Lamb",
                 "novograd": "NovoGrad",
                 "pid": "PID",
+                "qhadam": "QHAdam",
                 "qhm": "QHM",
                 "sgdw": "SGDW",
                 "yogi": "Yogi",

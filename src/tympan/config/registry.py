@@ -49,6 +49,10 @@ class Registry:
         """The names, in the order of registration."""
         return list(self._targets)
 
+    def unsupported(self) -> dict[str, str]:
+        """ESPnet2's names that Tympan does not have, with what to use instead."""
+        return dict(self._not_yet)
+
     def canonical(self, name: str) -> str:
         """Return the name as it is registered; UserError if it is unknown."""
         if is_import(name):

@@ -28,7 +28,7 @@ MAX_CHANNELS = 8
 USUAL_RATE = 16000
 """Assumed sample rate of stored arrays, which do not contain it."""
 _RANDOM_INTS = re.compile(r"rand_int_(\d+)_(\d+)")
-_NOT_YET = {
+NOT_YET = {
     "hdf5": "write the arrays as npy or kaldi_ark",
     "random_text": "use text, with an id in front of each line",
     **dict.fromkeys(("score", "duration", "rttm"), "it is for other tasks than speech recognition"),
@@ -58,8 +58,8 @@ def read_value(data_type: str, value: str, context: Context, *, utterance_id: st
 
 
 def require_type(data_type: str) -> str:
-    if data_type in _NOT_YET:
-        raise UserError(f"ESPnet2's data type '{data_type}' is not supported; {_NOT_YET[data_type]}")
+    if data_type in NOT_YET:
+        raise UserError(f"ESPnet2's data type '{data_type}' is not supported; {NOT_YET[data_type]}")
     if data_type not in READERS and data_type != "rand_float" and not _RANDOM_INTS.fullmatch(data_type):
         known = ", ".join([*READERS, "rand_float", "rand_int_LOW_HIGH"])
         raise UserError(f"data type '{data_type}': must be one of {known}")
