@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,15 +17,36 @@ import soundfile
 from tympan.data.folder import read_folder
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
+from tympan.runtime.stop import EXIT_REQUEUE
 
 WORDS = {"GO": 300.0, "NO": 900.0, "A": 2000.0}
-ENVIRONMENT = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "2"}
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "2",
+    **os.environ,
+    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+}
 
 
 def run(command: list[str | Path], directory: Path) -> str:
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, env=ENVIRONMENT)
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
     return done.stdout
+
+
+def interrupted(command: list[str | Path], directory: Path, *, when: str) -> int:
+    """Press Ctrl-C when the output contains a text: a terminal sends SIGINT to all processes. Returns the code."""
+    with subprocess.Popen(
+        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=ENVIRONMENT,
+        start_new_session=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        for line in process.stdout:
+            if when in line:
+                os.killpg(process.pid, signal.SIGINT)
+                break
+        said = process.stdout.read()
+    assert "run the same command again to continue" in said
+    return process.returncode
 
 
 def beep_folder(folder: Path, *, speakers: int, each: int) -> Path:
@@ -63,8 +85,11 @@ def test_four_commands(tmp_path: Path) -> None:
     assert "24 utterances of 3 speakers" in said
     assert "token_type phn (less than 3 h and few unknown words" in said
     assert "all checks passed" in run(["mine/run.sh", "--check"], tmp_path)
-    # The default is 60 epochs.
-    said = run(["mine/run.sh", "--asr_args", "--max_epoch 2 --num_workers 0", "--nj", "1"], tmp_path)
+    # The default is 60 epochs. Ctrl-C stops in the second one, and the same command continues there.
+    training: list[str | Path] = ["mine/run.sh", "--asr_args", "--max_epoch 3 --num_workers 0", "--nj", "1"]
+    assert interrupted(training, tmp_path, when="2/3epoch started") == EXIT_REQUEUE
+    said = run(training, tmp_path)
+    assert "resumed at epoch 2" in (tmp_path / "mine" / "exp" / "train_pytorch_train" / "train.log").read_text()
     assert re.search(r"^dev: CER [\d.]+ %, WER [\d.]+ %", said, re.MULTILINE)
     line = next(line for line in said.splitlines() if line.startswith("transcribe with it: "))
     command = line.removeprefix("transcribe with it: ").split()
