@@ -22,6 +22,9 @@ from tympan.features.kaldi_fbank import KaldiFbank
 from tympan.models.attention import Text
 from tympan.models.build import build_asr_model
 from tympan.models.encoder.output import EncoderOutput
+from tympan.nn.attention import SelfAttentionContext
+from tympan.nn.local_attention import LongformerAttention
+from tympan.nn.masks import key_bias, length_mask
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_recipes.json").read_text(encoding="utf-8"))
 
@@ -49,6 +52,61 @@ def test_blank_frames_at_the_end_are_trimmed(name: str) -> None:
         assert_same(alone.out[0, :length], expected)
         assert int(together.lengths[index]) == length
         assert_same(together.out[index, :length], expected)
+
+
+@torch.no_grad()
+def test_local_attention_equals_longformer_of_transformers() -> None:
+    transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+    from transformers.models.longformer.modeling_longformer import LongformerSelfAttention
+
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "attention_window": [6], "attention_probs_dropout_prob": 0.0}
+    theirs = LongformerSelfAttention(transformers.LongformerConfig(**sizes), layer_id=0).eval()
+    ours = LongformerAttention(2, 8, 0.0, window=3)
+    assert shapes(ours.attention_layer) == shapes(theirs)
+    part_cases.fill(theirs)
+    ours.attention_layer.load_state_dict(theirs.state_dict())
+    x, lengths = part_cases.features(0, 8)[:, :48].repeat(2, 1, 1), torch.tensor([48, 41])
+    padding = torch.where(torch.arange(48) < lengths[:, None], 0.0, -10000.0)
+    none = torch.zeros(2, 48, dtype=torch.bool)
+    expected = theirs(x, padding, is_index_masked=padding < 0, is_index_global_attn=none, is_global_attn=False)[0]
+    found = ours(x, SelfAttentionContext(key_bias(length_mask(lengths, 48), x.dtype)))
+    for row, length in enumerate(lengths):
+        torch.testing.assert_close(found[row, :length], expected[row, :length], atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_local_attention_with_dilation_equals_a_masked_softmax() -> None:
+    layer = LongformerAttention(2, 8, 0.0, window=2, dilation=3)
+    part_cases.fill(layer)
+    x = part_cases.features(0, 8)
+    found = layer(x, SelfAttentionContext(torch.zeros(1, 1, 1, 53)))
+    part = layer.attention_layer
+    query, key, value = (each(x[0]).view(53, 2, 4).transpose(0, 1) for each in (part.query, part.key, part.value))
+    for frame in (0, 1, 26, 52):
+        seen = [other for other in range(frame - 6, frame + 7, 3) if 0 <= other < 53]
+        weights = (query[:, frame : frame + 1] @ key[:, seen].transpose(1, 2) / 2.0).softmax(-1)
+        expected = (weights @ value[:, seen]).transpose(0, 1).reshape(8)
+        torch.testing.assert_close(found[0, frame], expected, atol=1e-5, rtol=0)
+
+
+def test_longformer_trains_and_does_not_depend_on_padding() -> None:
+    conf = {**_LONGFORMER, "attention_windows": [3, 5], "attention_dilation": [1, 2]}
+    encoder = choices.ENCODERS.build("longformer", conf, input_size=part_cases.FEATURES)
+    assert "encoders.0.self_attn.attention_layer.query_global.weight" in encoder.state_dict()
+    encoder(part_cases.features(0), torch.tensor([53])).out.sum().backward()
+    assert all(item.grad is not None for item in encoder.parameters() if item.requires_grad)
+    encoder.eval()
+    with torch.no_grad():
+        alone = encoder(part_cases.features(1), torch.tensor([38]))
+        both = padded([part_cases.features(0), part_cases.features(1)], 0.0)
+        together = encoder(both, torch.tensor([53, 38]))
+    length = int(alone.lengths[0])
+    torch.testing.assert_close(together.out[1, :length], alone.out[0, :length], atol=1e-5, rtol=0)
+    with pytest.raises(UserError, match="attention_windows has 1 values, but there are 2 blocks"):
+        choices.ENCODERS.build("longformer", {**conf, "attention_windows": [3]}, input_size=20)
+
+
+_LONGFORMER = {"output_size": 8, "attention_heads": 2, "linear_units": 12, "num_blocks": 2, "cnn_module_kernel": 3}
 
 
 def test_filterbank_in_torch_equals_kaldi() -> None:

@@ -43,6 +43,7 @@ ENCODERS = Registry(
         "transformer": "tympan.models.encoder.transformer:TransformerEncoder",
         "e_branchformer": "tympan.models.encoder.e_branchformer:EBranchformerEncoder",
         "branchformer": "tympan.models.encoder.branchformer:BranchformerEncoder",
+        "longformer": "tympan.models.encoder.longformer:LongformerEncoder",
         "multiconv_conformer": "tympan.models.encoder.multiconv_conformer:MultiConvConformerEncoder",
         "contextual_block_conformer": "tympan.models.encoder.contextual_block:ContextualBlockConformerEncoder",
         "contextual_block_transformer": "tympan.models.encoder.contextual_block:ContextualBlockTransformerEncoder",
@@ -63,7 +64,6 @@ ENCODERS = Registry(
         (
             "transformer_multispkr",
             "hubert_pretrain",
-            "longformer",
             "avhubert",
         ),
         _NO_ENCODER,
