@@ -6,7 +6,6 @@ from tympan.config.range import Range
 from tympan.config.registry import Registry
 from tympan.config.torch_ranges import OPTIMIZER_RANGES, SCHEDULER_RANGES
 
-_NO_FRONTEND = "use 'default', or stored features with --input_size"
 _NO_ENCODER = "use 'conformer' or 'e_branchformer'"
 _NO_DECODER = "use 'transformer', 'rnn' or 'transducer', or null for CTC only"
 
@@ -21,7 +20,7 @@ FRONTENDS = Registry(
         "whisper": "tympan.models.pretrained.whisper_encoder:WhisperFrontend",
         "wav2vec_cnn": "tympan.models.pretrained.cnn:Wav2VecCnnFrontend",
     },
-    not_yet={"espnet_ssl": _NO_FRONTEND},
+    not_yet={"espnet_ssl": "use 's3prl' or 'huggingface' with a published encoder"},
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(
@@ -146,7 +145,7 @@ ASR_MODELS = Registry(
         "prompt",
     ],
     ranges=_MODEL_RANGES,
-    not_yet={"pit_espnet": "use 'espnet', the hybrid CTC/attention model"},
+    not_yet={"pit_espnet": "recordings of several speakers must be separated first; use 'espnet' for one speaker"},
 )
 ST_MODELS = Registry(
     "model",

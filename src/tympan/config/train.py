@@ -142,7 +142,9 @@ class DeviceOptions:
     )
     sharded_ddp: bool = not_yet(False, instead="use --fsdp true")
     use_deepspeed: bool = not_yet(False, instead="use --fsdp true")
-    deepspeed_config: str | None = not_yet(None, instead="use --fsdp true")
+    deepspeed_config: str | None = not_yet(
+        None, instead="use --fsdp true, and write its optimizer and scheduler as --optim and --scheduler"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
