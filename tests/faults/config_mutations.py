@@ -118,7 +118,10 @@ class Trial:
         if len(self.changes) == 1 and "out of memory" not in message:
             (change,) = self.changes
             words = message.replace("_", " ").replace("-", " ")
-            if not any(name.replace("_", " ") in words for name in (change.name, change.key or change.name)):
+            names = [change.name, change.key or change.name]
+            if change.name.endswith(("_file", "_dir", "_config", "_scp")):  # the message begins with the path
+                names.append(str(change.value))
+            if not any(name.replace("_", " ").replace("-", " ") in words for name in names):
                 return "nonsense", f"the message does not name {change.key or change.name}: {message}"
         return "rejected", message
 
@@ -161,6 +164,7 @@ def make_trial(number: int, folder: Path, *, family: str | None = None, most_cha
 
 def _change(family: Family, config: Values, chance: random.Random) -> Change:
     confs = [name for name in config if name.endswith("_conf") and isinstance(config[name], dict)]
+    confs = [name for name in confs if _is_known(config.get(name.removesuffix("_conf")), name.removesuffix("_conf"))]
     if not confs or chance.random() < 0.3:
         options = options_of(family.schema)
         name = chance.choice([n for n in options if n not in NEVER and not n.endswith("_conf")])
@@ -188,6 +192,11 @@ def _change(family: Family, config: Values, chance: random.Random) -> Change:
         inner = chance.choice(list(default))
         return Change(conf, key, {**default, inner: _value(type(default[inner]), parameters[key].range, chance)})
     return Change(conf, key, _value(parameters[key].type, parameters[key].range, chance))
+
+
+def _is_known(choice: Any, kind: str) -> bool:
+    """Whether an earlier change has left a name that can be chosen."""
+    return not choice or choice in REGISTRIES[kind].names() or kind == "model"
 
 
 def _value(wanted: Any, bounds: Range, chance: random.Random) -> Any:

@@ -83,6 +83,8 @@ def test_every_family_is_drawn() -> None:
         (["--preprocessor_conf", "unk_symbol=<none>"], "preprocessor_conf unk_symbol"),
         (["--sync_batchnorm", "{}"], "--sync_batchnorm: expects true or false, found '{}'"),
         (["--encoder", "dynamic_conv", "--encoder_conf", "null", "output_size=15"], "output_size 15 must be a"),
+        (["--speed_perturb", "{}"], "--speed_perturb: expects numbers, found '{}'"),
+        (["--preprocessor_conf", "text_name=dot"], "preprocessor_conf text_name must be the name of this data"),
         (["--keep_nbest_models", "[]"], "--keep_nbest_models: needs at least one number"),
     ],
 )  # fmt: skip

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
-from train_corpus import run
+from train_corpus import command, environment, run
 
 from tympan.runtime.atomic import atomic_write, remove_leftovers
 from tympan.runtime.child import code_command
@@ -93,3 +95,65 @@ def test_tensorboard_drops_points_that_are_written_again(tmp_path: Path) -> None
     events = EventAccumulator(str(tmp_path / "train"), purge_orphaned_data=True).Reload()
     assert [event.step for event in events.Scalars("loss_by_batch")] == list(range(1, 9))
     assert Reporter().stats == {}
+
+
+def test_no_point_is_repeated_after_a_kill(beeps: Path, tmp_path: Path) -> None:
+    """Killed in the second epoch, resumed at its start: the log and TensorBoard have each step once."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    options = ("--batch_size", "1", "--log_interval", "1", "--use_tensorboard", "true", "--resume", "true")
+    log = tmp_path / "train.log"
+    process = subprocess.Popen(
+        command(beeps, tmp_path, *options), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 200
+    while process.poll() is None and time.monotonic() < deadline:
+        if log.exists() and "2epoch:train:3-3batch" in log.read_text(encoding="utf-8"):
+            break
+        time.sleep(0.005)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    done = run(beeps, tmp_path, *options)
+    assert done.returncode == 0, done.stderr
+    assert "resumed at epoch 2, batch 0" in log.read_text(encoding="utf-8")
+    points = re.findall(r"\d+epoch:train:\S+|\d+epoch results", log.read_text(encoding="utf-8"))
+    expected = []
+    for epoch in (1, 2):
+        expected += [*(f"{epoch}epoch:train:{n}-{n}batch:" for n in range(1, 15)), f"{epoch}epoch results"]
+    assert points == expected
+    events = EventAccumulator(str(tmp_path / "tensorboard" / "train"), purge_orphaned_data=True).Reload()
+    assert [event.step for event in events.Scalars("loss_by_batch")] == list(range(1, 29))
+    assert [event.step for event in events.Scalars("loss_by_epoch")] == [1, 2]
+
+
+def test_a_file_that_may_not_grow_is_named(beeps: Path, tmp_path: Path) -> None:
+    """A limit of the file size fails in the write itself, as a full disk does."""
+    limit = ["bash", "-c", 'ulimit -f 20; exec "$@"', "limited"]
+    done = subprocess.run(
+        [*limit, *command(beeps, tmp_path, "--max_epoch", "1")], env=environment(), capture_output=True, text=True,
+        timeout=200, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr[-1000:]
+    (message,) = [line for line in done.stderr.splitlines() if line.startswith("tympan: error: ")]
+    assert re.search(rf"{tmp_path}/\S+: File too large\. The file exceeds the size limit", message), message
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in tmp_path.glob(".*.part")] == []
+
+
+def test_a_second_interrupt_stops_at_once(beeps: Path, tmp_path: Path) -> None:
+    """One to all processes of the terminal, and another before the step has ended."""
+    options = ("--max_epoch", "100000", "--use_tensorboard", "true", "--num_workers", "1")
+    process = subprocess.Popen(
+        command(beeps, tmp_path, *options), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "epoch results" in line:
+            break
+    os.killpg(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    process.stderr.read()  # until the last process of the run has closed it
+    assert process.wait(timeout=60) != 0
+    assert time.monotonic() - began < 30

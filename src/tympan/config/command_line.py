@@ -37,7 +37,7 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
     line = CommandLine()
     texts: dict[str, list[list[str]]] = {}
     loose: list[str] = []
-    switches: dict[int, str] = {}  # for words without an option: the option before it, if it is true or false
+    rejected: dict[int, Option] = {}  # for words without an option: the option before it that did not take the word
     previous: Option | None = None
     while words:
         word = words.pop(0)
@@ -45,8 +45,8 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
             loose += words
             break
         if not _is_flag(word) and word != "-h":
-            if previous is not None and previous.type is bool:
-                switches[len(loose)] = previous.flag
+            if previous is not None and (previous.type is bool or _is_number_list(previous)):
+                rejected[len(loose)] = previous
             loose.append(word)
             previous = None
             continue
@@ -73,8 +73,9 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
         _read_option(options[name], occurrences, line, mistakes)
     positionals = [item for item in options.values() if item.extra.positional]
     for place, word in _read_positionals(positionals, loose, line):
-        if place in switches:
-            mistakes.add(switches[place], f"expects true or false, found '{word}'")
+        if place in rejected:
+            wanted = "true or false" if rejected[place].type is bool else "numbers"
+            mistakes.add(rejected[place].flag, f"expects {wanted}, found '{word}'")
         else:
             known = [item.name for item in positionals]
             mistakes.add("", f"'{word}' is not expected here.{did_you_mean(word, known)} Options start with '--'")

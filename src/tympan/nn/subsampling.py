@@ -47,7 +47,8 @@ class Conv2dSubsampling(nn.Module):
             bands = shortened(bands, kernel, stride)
         if bands < 1:
             raise UserError(
-                f"input_layer {kind} needs more than {input_size} values per frame: its convolutions leave none of them"
+                f"input_layer {kind} needs more than {input_size} values per frame: its convolutions leave none "
+                "(n_mels of frontend_conf, or output_size of preencoder_conf)"
             )
         self.conv = nn.Sequential(*layers)
         self.out: nn.Module = nn.Linear(size * bands, size)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
+
+from tympan.runtime.atomic import atomic_write
 
 if TYPE_CHECKING:
     _StreamHandler = logging.StreamHandler[TextIO]
@@ -44,6 +47,24 @@ def setup_logging(
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
 
 
+def remove_log_lines(is_removed: Callable[[str], bool]) -> int:
+    """Remove lines from the log file of `setup_logging`, for example those of steps that are done again."""
+    count = 0
+    for handler in logging.getLogger().handlers:
+        path = Path(handler.baseFilename) if isinstance(handler, _FileHandler) else None
+        if not isinstance(handler, _FileHandler) or path is None or not path.is_file():
+            continue
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+        kept = [line for line in lines if not is_removed(line)]
+        if len(kept) == len(lines):
+            continue
+        with atomic_write(path) as stream:
+            stream.writelines(kept)
+        handler.reopen()
+        count += len(lines) - len(kept)
+    return count
+
+
 class _FileHandler(logging.FileHandler):
     """A separate type, so that a second call of `setup_logging` finds the handler of the first one."""
 
@@ -51,6 +72,12 @@ class _FileHandler(logging.FileHandler):
         """Ignore a full disk here, to avoid a traceback for every line. Writing results reports it."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
+
+    def reopen(self) -> None:
+        """Continue in the file that now has this name."""
+        old = self.setStream(self._open())
+        if old is not None:
+            old.close()
 
     def close(self) -> None:
         try:

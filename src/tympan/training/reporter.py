@@ -7,6 +7,7 @@ the ranks and copied to the host at once, so every rank has the same numbers.
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -176,6 +177,18 @@ class Reporter:
     def batches_until(self, phase: str, epoch: int) -> int:
         """Return the number of batches of all epochs up to this one."""
         return int(self.stats.get(epoch, {}).get(phase, {}).get("total_count", 0))
+
+
+def is_repeated(line: str, *, epoch: int, step: int) -> bool:
+    """Return whether a run that continues after `step` batches of an epoch writes this line of the log again."""
+    if found := _BATCHES.search(line):
+        return (int(found[1]), int(found[2])) > (epoch, step)
+    found = _RESULTS.search(line)
+    return found is not None and int(found[1]) >= epoch
+
+
+_BATCHES = re.compile(r": (\d+)epoch:train:\d+-(\d+)batch: ")
+_RESULTS = re.compile(r": (\d+)epoch results: ")
 
 
 def _wide(tensor: Tensor) -> Tensor:

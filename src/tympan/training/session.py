@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ from tympan.runtime.device import (
 )
 from tympan.runtime.launch import as_worker, is_launched, launch
 from tympan.runtime.lock import directory_lock
-from tympan.runtime.log import setup_logging
+from tympan.runtime.log import remove_log_lines, setup_logging
 from tympan.runtime.malloc import keep_freed_memory
 from tympan.runtime.parallel import Parallel, ParallelOptions
 from tympan.runtime.precision import MasterWeights, Precision, choose_precision
@@ -52,7 +53,7 @@ from tympan.training.manifest import RecordingWriter, make_manifest, write_manif
 from tympan.training.optimizers import build_optimizer, layer_factors, names_without_decay
 from tympan.training.preflight import check_run, one_message
 from tympan.training.processes import dist_options_of, join_ranks, launch_plan
-from tympan.training.reporter import Done
+from tympan.training.reporter import Done, is_repeated
 from tympan.training.schedulers import build_scheduler
 from tympan.training.task import AnyTask, check_data_names, data_of, start_command
 from tympan.training.trainer import Stopped, Trainer
@@ -221,6 +222,7 @@ def build_trainer(
     )
     is_resumed = _resume(config, identity, trainer)
     if is_resumed:
+        remove_log_lines(partial(is_repeated, epoch=trainer.position.epoch, step=trainer.position.step))
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
     with one_message(config):
         check_run(trainer)

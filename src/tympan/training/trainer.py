@@ -83,7 +83,8 @@ class Trainer:
             kept = f"the best earlier epoch is {finite[0]}" if finite else "no epoch has a usable model"
             raise UserError(
                 f"the validation loss of epoch {last}, the last one, is {value}; {kept}. "
-                "Try a lower lr or a longer warmup, and check the validation data (empty, silent or very long audio)"
+                "Try other values of optim_conf (a lower lr) or scheduler_conf (a longer warmup), and check the "
+                "validation data (empty, silent or very long audio)"
             )
 
     def train_epoch(self) -> None:
