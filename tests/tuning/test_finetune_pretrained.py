@@ -12,9 +12,15 @@ import torch
 import yaml
 
 import tympan
+from tympan.config.choices import ADAPTERS
+from tympan.models.build import build_asr_model
 from tympan.models.weights import load_weights
 from tympan.training.checkpoint import read_reporter
+from tympan.training.optimizers import freeze
+from tympan.tuning.options import Method, make_options
+from tympan.tuning.plan import what_is_trained
 from tympan.tuning.run import Finetuned
+from tympan.tuning.start import pack_base, read_start
 
 pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
@@ -68,6 +74,32 @@ def finetune_whisper(directory: Path, **options: Any) -> Finetuned:
     data = {"train_dir": directory / "train", "dev_dir": directory / "valid"}
     rest: dict[str, Any] = {"max_epoch": 2, "num_workers": 0, "lr": 0.01}
     return tympan.finetune(directory / "whisper", output_dir=directory / "out", **data, **rest, **options)
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("top_n", ("encoder.encoders.model.encoder.layers.1.", "ctc.")),
+        ("houlsby", tuple(f"encoder.encoders.model.encoder.layers.{n}." for n in (0, 1))),
+    ],
+)
+def test_only_the_layers_of_the_method_are_trained_in_a_pretrained_encoder(
+    tmp_path: Path, method: Method, expected: tuple[str, ...]
+) -> None:
+    from tests.decode.test_ctc_folder import make_folder
+
+    pack_base(str(make_folder(tmp_path / "hub")), tmp_path / "base", options=None, allow_import=False)
+    start = read_start(tmp_path / "base", changed=[], allow_import=False)
+    options = make_options(model="hub", output_dir="out", train_dir="a", dev_dir="b", method=method, top_n=1)
+    chosen = what_is_trained(options, start)
+    model = build_asr_model(start.config, reads_statistics=False)
+    freeze(model, chosen.get("freeze_param", []))
+    if chosen.get("use_adapter"):
+        ADAPTERS.build(chosen["adapter"], chosen["adapter_conf"]).add_to(model, freezes=True)
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert all(name.startswith(expected) for name in trained)
+    assert all(any(name.startswith(prefix) for name in trained) for prefix in expected)
+    assert len(trained) == {"top_n": 18, "houlsby": 8}[method]
 
 
 @pytest.mark.parametrize("family", ["Wav2Vec2", "Hubert"])

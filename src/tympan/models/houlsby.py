@@ -79,7 +79,7 @@ class Houlsby:
             found = [name for name in every if name.endswith(self.target_modules)]
         else:
             frontend = [name for name in every if name.startswith("frontend.") and name.endswith(PRETRAINED)]
-            found = frontend or [name for name in every if name.endswith((OWN, WHISPER))]
+            found = frontend or [name for name in every if name.endswith((OWN, PRETRAINED, WHISPER))]
         if self.target_layers:
             wanted = {str(index) for index in self.target_layers}
             found = [name for name in found if wanted & set(name.split("."))]

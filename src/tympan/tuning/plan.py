@@ -81,7 +81,7 @@ def training_options(
         "layer_decay": options.layer_decay,
         "unfreeze_interval": options.unfreeze_interval,
     }
-    return values | _what_is_trained(options, start)
+    return values | what_is_trained(options, start)
 
 
 def _triples(data: DataDir, *, wants_features: bool) -> list[list[str]]:
@@ -89,7 +89,8 @@ def _triples(data: DataDir, *, wants_features: bool) -> list[list[str]]:
     return [[str(data.path / name), "speech", data_type], [str(data.path / "text"), "text", "text"]]
 
 
-def _what_is_trained(options: FinetuneOptions, start: Start) -> dict[str, Any]:
+def what_is_trained(options: FinetuneOptions, start: Start) -> dict[str, Any]:
+    """The options of asr_train that freeze parameters or add adapters."""
     method = options.method
     if method not in ("lora", "houlsby") and (options.also_train or options.adapter_conf):
         given = "--also_train" if options.also_train else "--adapter_conf"
@@ -141,21 +142,18 @@ def _all_but_top(parameters: Sequence[str], below: Sequence[str], number: int) -
     if number >= len(layers):
         raise UserError(f"--top_n {number}: the encoder has {len(layers)} layers; use --method full to train all")
     trained = layers[-number:]
-    lists = {prefix.rpartition(".")[0] for prefix in trained}
-    frozen = []
-    for part in below:
-        if not any(prefix.startswith(f"{part}.") for prefix in trained):
-            frozen.append(part)
-            continue
-        inside = [name for name in parameters if name.startswith(f"{part}.") and not is_final_norm(name)]
-        children = {_child(name, lists) for name in inside}
-        frozen += sorted(children - set(trained))
-    return frozen
+    frozen = {
+        _frozen_part(name, trained)
+        for name in parameters
+        if name.partition(".")[0] in below
+        and not is_final_norm(name)
+        and not any(name.startswith(f"{layer}.") for layer in trained)
+    }
+    return sorted(frozen)
 
 
-def _child(name: str, lists: set[str]) -> str:
-    """Prefix of a layer in one of the lists, else the first two components."""
-    for prefix in lists:
-        if name.startswith(f"{prefix}."):
-            return ".".join(name.split(".")[: prefix.count(".") + 2])
-    return ".".join(name.split(".")[:2])
+def _frozen_part(name: str, trained: Sequence[str]) -> str:
+    """The shortest prefix of a parameter that contains no trained layer."""
+    parts = name.split(".")
+    prefixes = (".".join(parts[:number]) for number in range(1, len(parts)))
+    return next((one for one in prefixes if not any(f"{layer}.".startswith(f"{one}.") for layer in trained)), name)
