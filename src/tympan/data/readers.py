@@ -13,6 +13,7 @@ import numpy as np
 
 from tympan.data.ark import read_matrix
 from tympan.data.audio import Audio, AudioInfo, Channel, audio_info, is_pipe, locate, open_source, read_audio
+from tympan.data.hdf5 import hdf5_shape, read_hdf5
 from tympan.data.kaldi_dir import Segment, parse_segment
 from tympan.data.matrix_header import matrix_shape
 from tympan.data.seeds import rng_for
@@ -29,7 +30,6 @@ USUAL_RATE = 16000
 """Assumed sample rate of stored arrays, which do not contain it."""
 _RANDOM_INTS = re.compile(r"rand_int_(\d+)_(\d+)")
 NOT_YET = {
-    "hdf5": "write the arrays as npy or kaldi_ark",
     "random_text": "use text, with an id in front of each line",
     **dict.fromkeys(("score", "duration", "rttm"), "it is for other tasks than speech recognition"),
 }
@@ -77,6 +77,8 @@ def value_length(data_type: str, value: str, context: Context) -> tuple[int, int
         shape = matrix_shape(value, base=context.base)
     elif data_type == "npy":
         shape = _npy(value, context, mmap_mode="r").shape
+    elif data_type == "hdf5":
+        shape = hdf5_shape(value)
     elif data_type.startswith("rand_"):
         shape = _shape(value)
     else:
@@ -225,6 +227,10 @@ def _npy(value: str, context: Context, *, mmap_mode: Literal["r"] | None = None)
     return array
 
 
+def _hdf5(value: str, _context: Context) -> np.ndarray:
+    return read_hdf5(value)
+
+
 def _text(value: str, _context: Context) -> str:
     return value
 
@@ -282,6 +288,7 @@ READERS: dict[str, Callable[[str, Context], Value]] = {
     "segments": _segments,
     "kaldi_ark": _kaldi_ark,
     "npy": _npy,
+    "hdf5": _hdf5,
     "text": _text,
     "text_int": _text_int,
     "csv_int": _csv_int,

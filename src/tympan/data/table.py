@@ -15,6 +15,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tympan.data.hdf5 import hdf5_lines, is_hdf5
 from tympan.data.kept import keep, kept_path
 from tympan.errors import UserError
 from tympan.files import open_file
@@ -46,16 +47,19 @@ class Table:
                 status = os.fstat(stream.fileno())
                 if status.st_size == 0:
                     raise UserError(f"{self.path}: the file is empty")
-                self._bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+                self._bytes: mmap.mmap | bytes = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise UserError(f"{self.path}: cannot be read: {error.strerror}") from None
+        if is_hdf5(self._bytes[:8]):
+            self._bytes = hdf5_lines(self.path)
         self.stamp = {"version": _VERSION, "size": status.st_size, "mtime_ns": status.st_mtime_ns}
         columns = None
-        if status.st_size >= CACHED_FROM_BYTES:
+        is_cached = status.st_size >= CACHED_FROM_BYTES and isinstance(self._bytes, mmap.mmap)
+        if is_cached:
             columns = _read_cache(kept_path(self.path, "index"), self.stamp)
         if columns is None:
             columns = _parse(self.path, np.frombuffer(self._bytes, dtype=np.uint8))
-            if status.st_size >= CACHED_FROM_BYTES:
+            if is_cached:
                 _write_cache(kept_path(self.path, "index"), self.stamp, columns)
                 columns = _read_cache(kept_path(self.path, "index"), self.stamp) or columns
         self._ids: NDArray[np.bytes_] = columns["ids"]

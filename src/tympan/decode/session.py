@@ -35,7 +35,7 @@ from tympan.runtime.malloc import keep_freed_memory
 
 logger = logging.getLogger(__name__)
 
-SPEECH_TYPES = (*AUDIO_TYPES, "kaldi_ark", "npy", "text_float", "csv_float")
+SPEECH_TYPES = (*AUDIO_TYPES, "kaldi_ark", "npy", "hdf5", "text_float", "csv_float")
 
 Speech = np.ndarray | UserError
 """Samples or features for a recognizer, or the reason why there are none."""

@@ -37,6 +37,7 @@ EXTRAS = {
     "tokenizers": "hf",
     "sacrebleu": "st",
     "kenlm": "kenlm",
+    "h5py": "hdf5",
 }
 """Import name -> name of the extra, as in `pip install 'tympan[hub]'`."""
 
