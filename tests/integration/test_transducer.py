@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from train_corpus import run, same_weights, weights
 
 from tympan.bin import asr_align, asr_inference, pack, transcribe
 from tympan.decode.recognizer import Recognizer
+from tympan.decode.search import run_search
 from tympan.training.checkpoint import read_reporter
 
 PRUNED = "{ctc_weight: 0.0, rnnt_type: pruned, prune_range: 3, fastemit_lambda: 0.01}"
@@ -137,3 +139,19 @@ def test_commands_decode_transcribe_and_align(
     audio = str(beeps.parent / "valid" / "valid000.wav")
     assert asr_align.main([str(packed), "--audio", audio, "--text", given]) == 0
     assert len(capsys.readouterr().out.splitlines()) >= 1
+
+
+def test_json_has_the_frames_of_emission_as_times(packed: Path, beeps: Path, tmp_path: Path) -> None:
+    audio = str(beeps.parent / "valid" / "valid001.wav")
+    recognizer = Recognizer.from_pretrained(packed)
+    shift = recognizer.loaded.input.frame_shift_s
+    encoded = recognizer.encode_batch([recognizer.read(audio)])
+    ((best, *_),) = run_search(recognizer.search, encoded)
+    assert transcribe.main([str(packed), audio, "--json", "true", "--output_dir", str(tmp_path)]) == 0
+    (path,) = tmp_path.glob("*.json")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    expected = [[start * shift, end * shift] for start, end, _ in best.spans]
+    assert len(expected) == len(best.token_ids) > 0
+    assert best.token_ids == tuple(found["token_ids"])
+    np.testing.assert_allclose(found["times"], expected, atol=2e-3)
+    np.testing.assert_allclose(found["token_confidences"], [span[2] for span in best.spans], atol=1e-4)

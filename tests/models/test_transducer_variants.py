@@ -230,3 +230,29 @@ def test_an_attention_decoder_is_an_auxiliary_loss() -> None:
 def test_options_that_do_not_go_together(given: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         tiny_transducer(**given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"model_conf": {"ctc_weight": 0.0}},
+        {"model_conf": {"ctc_weight": 0.0, "rnnt_type": "pruned", "prune_range": 3}},
+        {"model_conf": {"ctc_weight": 0.0}, "joint_net_conf": {"joint_space_size": 10, "tdt_durations": [0, 1, 2]}},
+    ],
+    ids=["full", "pruned", "tdt"],
+)
+def test_a_step_in_bfloat16_has_the_loss_of_float32(given: dict) -> None:
+    """The values differ by the rounding of bfloat16 (8 bits) in the layers; the recursion itself is in float32."""
+    model, batch = tiny_transducer(model="transducer", **given), tiny_batch()
+    gradients, losses = [], []
+    for is_half in (False, True):
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+            loss = model(**batch)
+        assert all(term.total.dtype == torch.float32 for term in loss.terms)
+        loss.value.backward()
+        losses.append(float(loss.stats["loss_transducer"].total))
+        gradients.append(torch.cat([item.grad.flatten() for item in model.parameters()]))
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
+    assert float(torch.cosine_similarity(*gradients, dim=0)) > 0.99
