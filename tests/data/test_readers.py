@@ -116,8 +116,8 @@ def test_columns_of_different_rates_are_not_stacked(corpus: Path, kind: str) -> 
 
 
 def test_types_of_espnet2_that_are_missing_say_so(corpus: Path) -> None:
-    with pytest.raises(UserError, match="'hdf5' is not supported; write the arrays as npy or kaldi_ark"):
-        UtteranceDataset([(corpus / "a.h5", "x", "hdf5")])
+    with pytest.raises(UserError, match="'random_text' is not supported; use text, with an id in front of each line"):
+        UtteranceDataset([(corpus / "text", "x", "random_text")])
 
 
 def test_audio_in_an_archive(corpus: Path) -> None:
