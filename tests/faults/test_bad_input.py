@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+from train_corpus import PYTHON, environment, run
 
 from tympan.data.ark import read_matrix
 from tympan.data.audio import MOST_FRAMES_PER_BYTE, AudioError, audio_info, check_audio, read_audio
@@ -127,3 +129,44 @@ def test_output_for_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "REF:  \\xe9" in done.stdout
     assert "é" in (tmp_path / "out" / "result.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_every_command_survives_a_header_that_lies(beeps: Path, tmp_path: Path) -> None:
+    """One FLAC of 3 kB that claims 2**36 samples, among good ones: its utterance fails, or one message names it."""
+    exp, data = tmp_path / "exp", tmp_path / "data"
+    assert run(beeps, exp, "--max_epoch", "1").returncode == 0
+    shutil.copytree(beeps.parent / "valid", data)
+    bad = lying_flac(tmp_path / "bad.flac", 2**36 - 1)
+    lines = (data / "wav.scp").read_text().splitlines()
+    (data / "wav.scp").write_text("\n".join([*lines[:-1], f"{lines[-1].split()[0]} {bad}"]) + "\n")
+    (data / "utt2spk").write_text("".join(f"{line.split()[0]} {line.split()[0]}\n" for line in lines))
+    name = lines[-1].split()[0]
+    speech = f"{data}/wav.scp,speech,sound"
+    training = ["--config", str(beeps), "--max_epoch", "1", "--train_data_path_and_name_and_type", speech]
+    training += ["--train_data_path_and_name_and_type", f"{data}/text,text,text", "--output_dir"]
+    good = lines[0].split()[1]
+    commands = {
+        "asr_inference": ["--asr_model_file", str(exp / "1epoch.pth"), "--data_path_and_name_and_type", speech,
+                          "--output_dir", str(tmp_path / "decoded"), "--beam_size", "1"],
+        "transcribe": [str(exp), good, str(bad)],
+        "validate_data": [str(data)],
+        "asr_train": [*training, str(tmp_path / "train")],
+        "asr_train --collect_stats": [*training, str(tmp_path / "stats"), "--collect_stats", "true"],
+        "fix_data": [str(data)],  # the last one, because it removes the utterance
+    }  # fmt: skip
+    for command, arguments in commands.items():
+        done = limited(command.split()[0], *arguments)
+        assert "Traceback" not in done.stderr, done.stderr[-2000:]
+        said = done.stdout + done.stderr
+        assert done.returncode in ((0,) if command == "fix_data" else (1, 2)), f"{command}: {said[-1500:]}"
+        assert name in said or str(bad) in said, f"{command}: {said[-1500:]}"
+    decoded = (tmp_path / "decoded" / "text").read_text().splitlines()
+    assert [line.split()[0] for line in decoded] == [line.split()[0] for line in lines[:-1]]
+    assert name not in (data / "wav.scp").read_text()
+
+
+def limited(command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with 8 GB of address space: much less than the header asks for."""
+    line = ["bash", "-c", 'ulimit -v 8000000; exec "$@"', "limited", *PYTHON, f"tympan.bin.{command}", *arguments]
+    return subprocess.run(line, env=environment(), capture_output=True, text=True, timeout=200, check=False)
