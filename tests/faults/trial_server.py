@@ -92,6 +92,8 @@ def serve() -> None:
             worker.end()
             worker = None
         print(json.dumps({"code": code, "output": output}), flush=True)
+    if worker is not None:
+        worker.end()
 
 
 class Worker:
@@ -102,6 +104,8 @@ class Worker:
         (theirs_in, self._to), (self._from, theirs_out) = os.pipe(), os.pipe()
         self._id = os.fork()
         if self._id == 0:
+            os.close(self._to)  # otherwise the fork would never see the end of the requests
+            os.close(self._from)
             _work(theirs_in, theirs_out)
         os.close(theirs_in)
         os.close(theirs_out)
