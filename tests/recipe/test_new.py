@@ -116,6 +116,24 @@ def test_a_letter_alone_has_a_token_of_its_own() -> None:
     assert spelled(["GO", "A"]) == ["A A_", "GO G O"]
 
 
+@pytest.mark.parametrize(
+    ("announced", "allowed", "ngpu", "expected"),
+    [(True, True, 0, True), (True, False, 0, False), (False, True, 0, False), (True, True, 1, False)],
+)
+def test_mixed_precision_where_the_cpu_has_bfloat16(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, announced: bool, allowed: bool, ngpu: int, expected: bool
+) -> None:
+    """A virtual machine may announce instructions that it forbids. The trial finds out."""
+    monkeypatch.setattr("tympan.runtime.precision.has_fast_bfloat16", lambda: announced)
+    monkeypatch.setattr("tympan.runtime.precision._survives", lambda kind, *, onednn: allowed)
+    sets = {f"{name}_dir": data_dir(tmp_path / name) for name in ("train", "dev")}
+    new_recipe(NewOptions(name=tmp_path / "mine", ngpu=ngpu, **sets))
+    conf = tmp_path / "mine" / "conf" / "train.yaml"
+    assert parse_training(AsrTrainConfig, ["--config", str(conf)], prog="asr_train").use_amp is expected
+    line = next(line for line in conf.read_text().splitlines() if line.startswith("use_amp"))
+    assert ("this CPU has bfloat16 instructions" in line) is expected
+
+
 @pytest.mark.parametrize("lm_text", [False, True])
 def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm_text: bool) -> None:
     train, dev = data_dir(tmp_path / "train"), data_dir(tmp_path / "dev", ["GO A", "STOP POST"])

@@ -102,11 +102,21 @@ def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str,
         "batch_bins": plan.batch_bins,
         "accum_grad": plan.accum_grad,
         "epochs": plan.epochs,
+        "amp": _amp() if on_cpu else "false     # mixed precision; true is faster on most accelerators",
         "max_lr": f"{size.max_lr:.4f}",
         "total_steps": plan.total_steps,
         "warmup": size.warmup,
         "warmup_percent": round(100 * size.warmup),
     }
+
+
+def _amp() -> str:
+    """The value of use_amp for this CPU, with its reason."""
+    from tympan.runtime.precision import trains_fast_in_bfloat16
+
+    if trains_fast_in_bfloat16():
+        return "true      # this CPU has bfloat16 instructions: 1.6 to 2.4 times as fast; on others use false"
+    return "false     # mixed precision; slow here, because this CPU has no bfloat16 instructions that can be used"
 
 
 def _range(plan: Plan) -> str:

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from tympan.errors import UserError
 from tympan.runtime.child import code_command
+from tympan.runtime.cpu import has_fast_bfloat16
 
 NAMES = ("float16", "bfloat16", "float32", "float64", "O0", "O1", "O2", "O3")
 
@@ -240,6 +241,11 @@ def _try_on_cpu(name: str, kind: torch.dtype) -> None:
         _name(kind),
     )
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+
+
+def trains_fast_in_bfloat16() -> bool:
+    """Return whether this CPU has bfloat16 instructions and allows their use."""
+    return has_fast_bfloat16() and _survives("bfloat16", onednn=True)
 
 
 @functools.cache
