@@ -140,9 +140,10 @@ def test_a_file_that_may_not_grow_is_named(beeps: Path, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.glob(".*.part")] == []
 
 
-def test_a_second_interrupt_stops_at_once(beeps: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_second_interrupt_stops_at_once(beeps: Path, tmp_path: Path, processes: str) -> None:
     """One to all processes of the terminal, and another before the step has ended."""
-    options = ("--max_epoch", "100000", "--use_tensorboard", "true", "--num_workers", "1")
+    options = ("--max_epoch", "100000", "--use_tensorboard", "true", "--num_workers", "1", "--nproc", processes)
     process = subprocess.Popen(
         command(beeps, tmp_path, *options), env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
@@ -156,4 +157,4 @@ def test_a_second_interrupt_stops_at_once(beeps: Path, tmp_path: Path) -> None:
     began = time.monotonic()
     process.stderr.read()  # until the last process of the run has closed it
     assert process.wait(timeout=60) != 0
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 20  # torch's agent kills workers after 30 seconds

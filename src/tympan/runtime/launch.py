@@ -140,9 +140,8 @@ def record_failure(message: str) -> None:
 
 
 def exit_code_of(signalled: SignalException) -> int:
-    """Return the exit code of a run that a signal ended. SIGTERM and SIGINT save a checkpoint first."""
-    saves = signalled.sigval in (signal.SIGTERM, signal.SIGINT)
-    return EXIT_REQUEUE if saves else 128 + int(signalled.sigval)
+    """Return the exit code of a run that a signal ended, unless a worker has noted that it saved and stopped."""
+    return EXIT_REQUEUE if signalled.sigval == signal.SIGTERM else 128 + int(signalled.sigval)
 
 
 def report_failure(error: ChildFailedError) -> int:

@@ -11,7 +11,10 @@ EXIT_REQUEUE = 75
 
 
 class StopSignal:
-    """Becomes true when the process is asked to stop. A second signal of the same kind ends the process at once."""
+    """Becomes true when the process is asked to stop. A second signal of the same kind ends the process at once.
+
+    So does SIGTERM after SIGINT: torch's agent sends it to its workers when Ctrl-C is pressed a second time.
+    """
 
     def __init__(self) -> None:
         self.is_set = False
@@ -26,6 +29,8 @@ class StopSignal:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.is_set = True
-        again = " (press Ctrl-C again to stop at once)" if number == signal.SIGINT else ""
+        is_typed = number == signal.SIGINT
+        again = " (press Ctrl-C again to stop at once)" if is_typed else ""
         logging.warning("%s received: saving at the next step, then stopping%s", signal.Signals(number).name, again)
-        signal.signal(number, signal.SIG_DFL)
+        for final in (number, signal.SIGTERM) if is_typed else (number,):
+            signal.signal(final, signal.SIG_DFL)
