@@ -269,6 +269,10 @@ def reduced(config: Any) -> Any:
             changed[name] = {**conf, "architecture": SMALL_WHISPER}
     if getattr(config, "frontend", None) in ("s3prl", "fused"):
         changed |= reduced_frontend(config)
+    if getattr(config, "frontend", None) == "espnet_ssl":
+        # The stand-in is written to the working directory
+        name = Path(config.frontend_conf["frontend_conf"]["path_or_url"]).name
+        changed["frontend_conf"] = {**config.frontend_conf, "frontend_conf": {"path_or_url": name}}
     model_conf = dict(getattr(config, "model_conf", None) or {})
     if (names := model_conf.get("aux_ctc")) is not None:
         changed["model_conf"] = {**model_conf, "aux_ctc": {"1": next(iter(names.values()))}}

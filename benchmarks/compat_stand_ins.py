@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 
 GOLDEN = Path(__file__).resolve().parents[1] / "tests" / "golden"
 _SPECIAL = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
@@ -55,6 +56,25 @@ def beats_checkpoint(path: str) -> None:
     torch.save({"cfg": encoder.architecture, "model": encoder.state_dict()}, path)
 
 
+def ssl_checkpoint(path: str) -> None:
+    """A model of ESPnet2's SSL task, and its config.yaml in the same folder."""
+    from tympan.models.pretrained.espnet_ssl import Upstream
+
+    shapes = [[8, kernel, stride] for kernel, stride in ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))]
+    options: dict[str, Any] = {
+        "frontend": "wav2vec_cnn",
+        "frontend_conf": {"norm_mode": "group_norm", "conv_mode": "standard", "bias": False, "shapes": shapes},
+        "normalize": None,
+        "preencoder": "linear",
+        "preencoder_conf": {"output_size": 16},
+        "encoder": "transformer",
+        "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 24, "num_blocks": 2,
+                         "input_layer": "wav2vec", "normalize_before": False, "pos_enc_layer_type": "conv"},
+    }  # fmt: skip
+    Path(path).with_name("config.yaml").write_text(yaml.safe_dump(options), encoding="utf-8")
+    torch.save(Upstream(options, masking={}, masks=True).state_dict(), path)
+
+
 def make_stand_ins(config: Any) -> dict[str, str]:
     """Make the stand-ins of a configuration that are not there yet. Returns the model's name by part.
 
@@ -88,9 +108,16 @@ def _beats(conf: Mapping[str, Any]) -> str:
     return str(conf["beats_ckpt_path"])
 
 
+def _ssl(conf: Mapping[str, Any]) -> str:
+    path = str(conf["frontend_conf"]["path_or_url"])
+    ssl_checkpoint(path)
+    return path
+
+
 MAKERS: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "postencoder:hugging_face_transformers": _text,
     "decoder:hugging_face_transformers": _text,
     "encoder:wav2vec2": _wav2vec2,
     "encoder:beats": _beats,
+    "frontend:espnet_ssl": _ssl,
 }

@@ -9,6 +9,7 @@ kaldi-native-fbank, which has the same definition.
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 import tempfile
@@ -25,6 +26,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 from espnet2.asr.decoder.linear_decoder import LinearDecoder  # noqa: E402
 from espnet2.asr.encoder import beats_encoder  # noqa: E402
 from espnet2.asr.encoder.conformer_encoder import ConformerEncoder  # noqa: E402
+from espnet2.asr.frontend.espnet_ssl import ESPnetSSLFrontend  # noqa: E402
+from espnet2.tasks.ssl import SSLTask  # noqa: E402
 from peer_parts import shapes, summary  # noqa: E402
 
 from tests.models import part_cases  # noqa: E402
@@ -40,6 +43,7 @@ def main() -> None:
     golden |= trim()
     golden |= beats()
     golden |= linear()
+    golden |= self_supervised()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
     output.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
@@ -99,6 +103,28 @@ def linear() -> dict[str, Any]:
         logits, target = torch.cat(outs), torch.tensor([0, 3, 7])
         loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(logits, target)
         golden[f"linear {name}"] = {"shapes": shapes(decoder), "outputs": summary(logits), "loss": float(loss)}
+    return golden
+
+
+def self_supervised() -> dict[str, Any]:
+    """Frontends with a model of the SSL task, whose weights and config.yaml are written first."""
+    golden = {}
+    for name, (model_options, options) in cases.SSL.items():
+        with tempfile.TemporaryDirectory() as directory:
+            arguments = vars(SSLTask.get_parser().parse_args([])) | model_options | {"token_list": ["a", "b"]}
+            model = SSLTask.build_model(argparse.Namespace(**arguments))
+            torch.save(model.state_dict(), Path(directory, "ssl.pth"))
+            Path(directory, "config.yaml").write_text(json.dumps(arguments), encoding="utf-8")
+            conf = {"path_or_url": str(Path(directory, "ssl.pth"))}
+            frontend = ESPnetSSLFrontend(frontend_conf=conf, **options).eval()
+        part_cases.fill(frontend, keeps=("global_step",))
+        outs = [frontend(cases.ssl_speech(i), torch.tensor([n]))[0][0] for i, n in enumerate(cases.SSL_SAMPLES)]
+        losses = {name: list(tensor.shape) for name, tensor in model.losses.state_dict(prefix="losses.").items()}
+        golden[f"ssl {name}"] = {
+            "shapes": shapes(frontend),
+            "losses": losses,
+            "outputs": [summary(out) for out in outs],
+        }
     return golden
 
 

@@ -53,3 +53,40 @@ def beats_speech(index: int) -> Tensor:
     time = torch.arange(BEATS_SAMPLES[index], dtype=torch.float64)
     noise = torch.sin(time * time * 1.2347 + index)  # energy in all bands, so that no logarithm is of a rounding error
     return (0.3 * torch.sin(time * (0.05 + 0.02 * index)) + 0.1 * noise).float().unsqueeze(0)
+
+
+_CNN = {
+    "norm_mode": "layer_norm",
+    "conv_mode": "standard",
+    "bias": False,
+    "shapes": [[8, 10, 5], [12, 8, 4], [12, 4, 4]],
+}
+_SSL = {
+    "frontend": "wav2vec_cnn",
+    "frontend_conf": _CNN,
+    "normalize": None,
+    "preencoder": "linear",
+    "preencoder_conf": {"output_size": 16},
+    "encoder": "transformer",
+    "encoder_conf": {"output_size": 16, "attention_heads": 2, "linear_units": 12, "num_blocks": 3,
+                     "input_layer": "wav2vec", "normalize_before": False, "pos_enc_layer_type": "conv",
+                     "layer_drop_rate": 0.1},
+    "loss": [{"name": "hubert", "conf": {"num_classes": 5, "final_dim": 4}}],
+    "util": [{"name": "mask", "conf": {"mask_prob": 0.5, "mask_length": 3}}],
+}  # fmt: skip
+_FIRST = {**_SSL["encoder_conf"], "normalize_before": True}
+_BRANCHES = {"output_size": 16, "attention_heads": 2, "linear_units": 12, "cgmlp_linear_units": 16, "num_blocks": 2,
+             "input_layer": "linear", "cgmlp_conv_kernel": 5, "use_ffn": True}  # fmt: skip
+SSL: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "last": (_SSL, {}),
+    "sum": (_SSL, {"multilayer_feature": True, "use_final_output": False}),
+    "norm first": ({**_SSL, "normalize": "utterance_mvn", "encoder_conf": _FIRST}, {"layer": 1}),
+    "e_branchformer": ({**_SSL, "encoder": "e_branchformer", "encoder_conf": _BRANCHES}, {}),
+}
+"""The configuration of the pretrained model, and the options of the frontend."""
+SSL_SAMPLES = (3600, 2000, 2790)
+
+
+def ssl_speech(index: int) -> Tensor:
+    """(1, samples) of one utterance."""
+    return beats_speech(index % 2)[:, : SSL_SAMPLES[index]]

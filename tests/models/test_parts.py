@@ -31,9 +31,9 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 PRETRAINED = (
     *("s3prl", "huggingface", "fused", "wav2vec_cnn", "wav2vec2", "hubert", "torchaudiohubert", "whisper"),
-    *("hugging_face_transformers", "length_adaptor"),
+    *("espnet_ssl", "hugging_face_transformers", "length_adaptor"),
 )
-"""Built in test_pretrained.py, test_whisper.py, test_audio_encoders.py and test_seq2seq.py, from files."""
+"""Built from files, in the tests of pretrained models."""
 NOT_STEPWISE = ("mlm",)
 """A decoder that predicts all tokens at once."""
 CONTRACTS: list[tuple[Registry, type, list[str]]] = [

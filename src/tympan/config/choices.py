@@ -19,8 +19,8 @@ FRONTENDS = Registry(
         "fused": "tympan.models.pretrained.fused:FusedFrontends",
         "whisper": "tympan.models.pretrained.whisper_encoder:WhisperFrontend",
         "wav2vec_cnn": "tympan.models.pretrained.cnn:Wav2VecCnnFrontend",
+        "espnet_ssl": "tympan.models.pretrained.espnet_ssl:EspnetSslFrontend",
     },
-    not_yet={"espnet_ssl": "use 's3prl' or 'huggingface' with a published encoder"},
 )
 SPECAUGS = Registry("specaug", {"specaug": "tympan.features.specaug:SpecAug"})
 NORMALIZERS = Registry(

@@ -65,7 +65,9 @@ class SpeechModelOptions:
     normalize_conf: dict[str, Any] = conf_of("normalize", help="parameters of --normalize", group=MODEL)
     preencoder: str | None = choice(PREENCODERS, None, help="module before the encoder; null: none", group=MODEL)
     preencoder_conf: dict[str, Any] = conf_of("preencoder", help="parameters of --preencoder", group=MODEL)
-    encoder: str = choice(ENCODERS, "rnn", help="encoder", group=MODEL)
+    encoder: str | None = choice(
+        ENCODERS, "rnn", help="encoder; null: none, the features are used as they are", group=MODEL
+    )
     encoder_conf: dict[str, Any] = conf_of("encoder", help="parameters of --encoder", group=MODEL)
     postencoder: str | None = choice(POSTENCODERS, None, help="module after the encoder; null: none", group=MODEL)
     postencoder_conf: dict[str, Any] = conf_of("postencoder", help="parameters of --postencoder", group=MODEL)

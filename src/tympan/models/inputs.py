@@ -14,6 +14,7 @@ from tympan.errors import UserError
 from tympan.models.encoder.own import build_encoder
 from tympan.models.parts import Augmenter, Encoder, Frontend, Normalizer, Preencoder, TakesAudio
 from tympan.nn.full_precision import full_precision
+from tympan.nn.masks import length_mask
 
 if TYPE_CHECKING:
     from tympan.config.model import SpeechModelOptions
@@ -107,6 +108,8 @@ def prepare_features(
         features = features.to(weight.dtype)
     if model.preencoder is not None:
         features = model.preencoder(features)
+        # A bias is not zero beyond the lengths, and an encoder may begin with a wide convolution
+        features = features.masked_fill(~length_mask(lengths, features.size(1)).unsqueeze(-1), 0.0)
     return features, lengths
 
 

@@ -284,6 +284,7 @@ if TYPE_CHECKING:
     from tympan.models.pretrained.audio_encoders import TorchAudioHubertEncoder, Wav2Vec2Encoder
     from tympan.models.pretrained.beats import BeatsEncoder
     from tympan.models.pretrained.cnn import Wav2VecCnnFrontend
+    from tympan.models.pretrained.espnet_ssl import EspnetSslFrontend
     from tympan.models.pretrained.fused import FusedFrontends
     from tympan.models.pretrained.huggingface import HuggingFaceFrontend
     from tympan.models.pretrained.s3prl import S3prlFrontend
@@ -304,6 +305,7 @@ if TYPE_CHECKING:
         FusedFrontends,
         WhisperFrontend,
         Wav2VecCnnFrontend,
+        EspnetSslFrontend,
     )
     _AUGMENTERS: tuple[type[Augmenter], ...] = (SpecAug,)
     _NORMALIZERS: tuple[type[Normalizer], ...] = (GlobalMvn, UtteranceMvn)

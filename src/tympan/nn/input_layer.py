@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.nn.dropout import Dropout
 from tympan.nn.position import Positioned
 from tympan.nn.subsampling import CONV1D_SHAPES, CONV2D_SHAPES, Conv1dSubsampling, Conv2dSubsampling
@@ -21,6 +24,18 @@ class InputSequence(nn.Sequential):
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         return lengths
+
+
+class PositionFirst(InputSequence):
+    """A positional encoding, then layers without one (ESPnet2's `input_layer: wav2vec`)."""
+
+    def forward(self, x: Tensor) -> Positioned:
+        position, *layers = self
+        positioned: Positioned = position(x)
+        x = positioned.x
+        for layer in layers:
+            x = layer(x)
+        return replace(positioned, x=x)
 
 
 class InputProjection(nn.Module):
@@ -52,11 +67,12 @@ def build_input_layer(
     padding_idx: int,
     is_linear_rectified: bool = False,
     is_position_optional: bool = False,
+    is_normalized: bool = False,
 ) -> InputLayer:
     """`is_linear_rectified`: the Transformer encoder has a ReLU after its linear layer.
 
     `is_position_optional`: without an input layer, ESPnet2's (E-)Branchformer and Transformer encoders add no
-    positional encoding (or only a projection); the Conformer adds it.
+    positional encoding (or only a projection); the Conformer adds it. `is_normalized`: `wav2vec` has a normalization.
     """
     if kind in CONV2D_SHAPES:
         return Conv2dSubsampling(kind, input_size=input_size, size=size, position=position)
@@ -70,6 +86,13 @@ def build_input_layer(
     if kind == "embed":
         # ESPnet2's default of -1 means the last row.
         return InputSequence(nn.Embedding(input_size, size, padding_idx=padding_idx), position)
+    if kind == "wav2vec":
+        if input_size != size:
+            raise UserError(
+                f"encoder_conf input_layer: wav2vec needs an input of output_size, {size}, but its size is "
+                f"{input_size}; use preencoder: linear with output_size={size}"
+            )
+        return PositionFirst(position, nn.LayerNorm(size) if is_normalized else nn.Identity(), Dropout(dropout_rate))
     assert kind is None, kind
     if not is_position_optional:
         return InputSequence(position)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.nn.dropout import Dropout
 from tympan.nn.typed_torch import before_loading
 
@@ -131,6 +132,27 @@ class LegacyRelPositionalEncoding(_Table):
         longer_by = table.size(0) - max(self.max_len, x.size(1))
         table = table[longer_by : longer_by + x.size(1)].to(x.dtype)
         return Positioned(self.dropout(x * self.scale), self.dropout(table), self.max_len)
+
+
+class ConvolutionalPosition(nn.Module):
+    """GELU of a grouped convolution over time, in place of x itself (ESPnet2's `pos_enc_layer_type: conv`).
+
+    x must be zero beyond its lengths, because the convolution sees `kernel` / 2 frames on either side.
+    """
+
+    def __init__(self, size: int, kernel: int = 128, groups: int = 16) -> None:
+        super().__init__()
+        if size % groups:
+            raise UserError(f"pos_enc_layer_type: conv needs an output_size that is a multiple of {groups}, not {size}")
+        conv = nn.Conv1d(size, size, kernel, padding=kernel // 2, groups=groups)
+        nn.init.normal_(conv.weight, std=math.sqrt(4.0 / (kernel * size)))
+        assert conv.bias is not None
+        nn.init.zeros_(conv.bias)
+        self.convs = nn.ModuleList([nn.utils.parametrizations.weight_norm(conv, dim=2)])
+
+    def forward(self, x: Tensor) -> Positioned:
+        found: Tensor = self.convs[0](x.transpose(1, 2))[..., : x.size(1)]
+        return Positioned(nn.functional.gelu(found).transpose(1, 2))
 
 
 POSITION_CLASSES = {

@@ -22,13 +22,33 @@ _PROBES = (64, 128, 256, 512, 1024, 2048)
 """Numbers of frames at which the length of an ESPnet2 encoder's output is measured."""
 
 
-def build_encoder(name: str, conf: Mapping[str, Any], *, input_size: int) -> Encoder:
-    """Return the encoder of this name. UserError if a user's class lacks a member."""
+def build_encoder(name: str | None, conf: Mapping[str, Any], *, input_size: int) -> Encoder:
+    """Return the encoder of this name; None: the features stay. UserError if a user's class lacks a member."""
+    if name is None:
+        return NoEncoder(input_size)
     built: Any = choices.ENCODERS.build(name, conf, input_size=input_size)
     if is_import(name):
         built = _as_encoder(built, name, input_size)
     encoder: Encoder = built
     return encoder
+
+
+class NoEncoder(nn.Module):
+    """`encoder: null`: CTC and the decoder use the features, such as those of a pretrained frontend."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.output_size = size
+        self.register_buffer("like", torch.zeros(()), persistent=False)
+
+    like: Tensor
+
+    def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
+        """The features in the precision of the model."""
+        return EncoderOutput(features.to(self.like.dtype), lengths)
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return lengths
 
 
 def _as_encoder(built: Any, name: str, input_size: int) -> Encoder:

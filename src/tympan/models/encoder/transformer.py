@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tympan.config.range import Range
+from tympan.errors import UserError
 from tympan.models.encoder.blocks import BlockEncoder, build_self_attention
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import SelfAttentionContext
@@ -16,7 +17,7 @@ from tympan.nn.dropout import Dropout
 from tympan.nn.feed_forward import build_positionwise
 from tympan.nn.input_layer import build_input_layer
 from tympan.nn.layer_norm import LayerNorm
-from tympan.nn.position import PositionalEncoding
+from tympan.nn.position import ConvolutionalPosition, PositionalEncoding
 
 
 class TransformerEncoder(BlockEncoder):
@@ -37,10 +38,20 @@ class TransformerEncoder(BlockEncoder):
         positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
         attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
         input_layer: Literal[
-            "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
+            "conv2d",
+            "conv2d1",
+            "conv2d2",
+            "conv2d6",
+            "conv2d8",
+            "conv1d1",
+            "conv1d2",
+            "conv1d3",
+            "linear",
+            "embed",
+            "wav2vec",
         ]
         | None = "conv2d",
-        pos_enc_layer_type: Literal["abs_pos"] = "abs_pos",
+        pos_enc_layer_type: Literal["abs_pos", "conv"] = "abs_pos",
         normalize_before: bool = True,
         concat_after: bool = False,
         positionwise_layer_type: Literal["linear", "conv1d", "conv1d-linear"] = "linear",
@@ -52,15 +63,24 @@ class TransformerEncoder(BlockEncoder):
         qk_norm: bool = False,
         use_flash_attn: bool = True,
     ) -> None:
+        if pos_enc_layer_type == "conv" and input_layer != "wav2vec":
+            raise UserError(
+                f"encoder_conf pos_enc_layer_type: conv needs input_layer: wav2vec, found {input_layer or 'null'}"
+            )
         embed = build_input_layer(
             input_layer,
             input_size=input_size,
             size=output_size,
             dropout_rate=dropout_rate,
-            position=PositionalEncoding(output_size, positional_dropout_rate),
+            position=(
+                ConvolutionalPosition(output_size)
+                if pos_enc_layer_type == "conv"
+                else PositionalEncoding(output_size, positional_dropout_rate)
+            ),
             padding_idx=padding_idx,
             is_linear_rectified=True,
             is_position_optional=True,
+            is_normalized=normalize_before,
         )
         blocks = [
             TransformerBlock(
@@ -94,7 +114,8 @@ class TransformerEncoder(BlockEncoder):
             layer_drop_rate=layer_drop_rate,
             interctc_layer_idx=interctc_layer_idx,
             interctc_use_conditioning=interctc_use_conditioning,
-            reach=positionwise_conv_kernel_size // 2,
+            # The convolution over positions would see the neighbours of concatenated utterances
+            reach=None if pos_enc_layer_type == "conv" else positionwise_conv_kernel_size // 2,
         )
 
 

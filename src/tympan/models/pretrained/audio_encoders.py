@@ -75,7 +75,7 @@ class Wav2Vec2Encoder(nn.Module):
     def forward(self, speech: Tensor, lengths: Tensor) -> EncoderOutput:
         """Audio (batch, samples)."""
         states, frames = self.encoders(speech, lengths)
-        x = _trained_later(states[-1], self, self.num_updates, self.freeze_finetune_updates)
+        x = trained_later(states[-1], self, self.num_updates, self.freeze_finetune_updates)
         x = x if self.output_layer is None else self.output_layer(x)
         return EncoderOutput(x if self.after_norm is None else self.after_norm(x), frames)
 
@@ -234,7 +234,7 @@ class TorchAudioHubertEncoder(nn.Module):
     def forward(self, speech: Tensor, lengths: Tensor) -> EncoderOutput:
         """Audio (batch, samples)."""
         states, frames = self.hubert_pretrain_model(speech, lengths)
-        return EncoderOutput(_trained_later(states[-1], self, self.global_step, self.freeze_encoder_updates), frames)
+        return EncoderOutput(trained_later(states[-1], self, self.global_step, self.freeze_encoder_updates), frames)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Number of output frames for a number of samples."""
@@ -254,7 +254,7 @@ class TorchAudioHubertEncoder(nn.Module):
         return found
 
 
-def _trained_later(x: Tensor, part: nn.Module, done: Tensor, frozen: int) -> Tensor:
+def trained_later(x: Tensor, part: nn.Module, done: Tensor, frozen: int) -> Tensor:
     """`x` without a gradient in the first updates, which are counted in `done`.
 
     The graph stays the same, so that every process has a gradient of every parameter: it is 0.

@@ -25,7 +25,7 @@ MIN_SAMPLES = 800
 """s3prl appends zeros to shorter audio."""
 KEYS = ("upstream", "path_or_url", "normalize", "extra_conf", "tile_factor")
 # The defaults of another frontend, which ESPnet2 writes into printed configurations, and does not use here.
-_UNUSED = frozenset(
+UNUSED_KEYS = frozenset(
     (
         *("use_wpe", "wtype", "wlayers", "wunits", "wprojs", "wdropout_rate", "taps", "delay", "use_dnn_mask_for_wpe"),
         *("use_beamformer", "btype", "blayers", "bunits", "bprojs", "bnmask", "badim", "ref_channel", "bdropout_rate"),
@@ -191,7 +191,7 @@ class Featurizer(nn.Module):
 
 
 def _checked(conf: Mapping[str, Any]) -> dict[str, Any]:
-    unknown = [key for key in conf if key not in KEYS and key not in _UNUSED]
+    unknown = [key for key in conf if key not in KEYS and key not in UNUSED_KEYS]
     if unknown:
         hint = did_you_mean(unknown[0], KEYS) or f" Its keys: {', '.join(KEYS)}"
         raise UserError(f"frontend_conf frontend_conf: the frontend 's3prl' has no key '{unknown[0]}'.{hint}")
