@@ -163,6 +163,16 @@ def test_espnet2s_values_that_are_no_default(given: str) -> None:
     parse(*given.split())
 
 
+def test_deepspeed_is_one_mistake_and_its_file_alone_has_no_effect() -> None:
+    with pytest.raises(UserError) as caught:
+        parse("--use_deepspeed", "true", "--deepspeed_config", "conf/deepspeed.json")
+    assert str(caught.value) == (
+        "--use_deepspeed: this option of ESPnet2 is not supported; use --fsdp true, and write the optimizer and "
+        "scheduler of --deepspeed_config as --optim and --scheduler"
+    )
+    assert parse("--deepspeed_config", "conf/deepspeed.json").deepspeed_config == "conf/deepspeed.json"
+
+
 def test_conflicts_are_told_with_the_rest_but_not_for_options_that_are_wrong_anyway() -> None:
     with pytest.raises(UserError) as caught:
         parse("--decoder", "transformr", "--batch_size", "0", "--device", "cpu", "--ngpu", "1")

@@ -141,9 +141,13 @@ class DeviceOptions:
         True, help="compute batch-norm statistics over all processes (Tympan)", group=DISTRIBUTED
     )
     sharded_ddp: bool = not_yet(False, instead="use --fsdp true")
-    use_deepspeed: bool = not_yet(False, instead="use --fsdp true")
-    deepspeed_config: str | None = not_yet(
-        None, instead="use --fsdp true, and write its optimizer and scheduler as --optim and --scheduler"
+    use_deepspeed: bool = not_yet(
+        False,
+        instead="use --fsdp true, and write the optimizer and scheduler of --deepspeed_config as --optim and "
+        "--scheduler",
+    )
+    deepspeed_config: str | None = option(
+        None, help="ESPnet2's file for --use_deepspeed true; it is not read", group=DISTRIBUTED
     )
 
 
