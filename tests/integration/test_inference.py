@@ -213,7 +213,7 @@ def test_processes_change_nothing(an4: Path, tmp_path: Path) -> None:
         (["--model_tag", "nowhere"], "nowhere: no such folder"),
         (["--beam_size", "0", "--model_tag", "."], "--beam_size: must be at least 1"),
         (["--beam-size", "3"], "beam_size"),
-        (["--quantize_lm", "true"], "bfloat16"),
+        (["--quantize_lm", "true", "--quantize_dtype", "qint4"], "--quantize_dtype: expects qint8 | float16"),
     ],
 )
 def test_mistakes_are_one_message(

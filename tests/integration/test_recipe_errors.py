@@ -155,7 +155,7 @@ def test_full_disk_and_its_remedy(workplace: Path, size: int, message: str) -> N
 
 def test_no_memory(with_features: Path) -> None:
     """An allocation that no machine can serve."""
-    huge = ["--asr_args", "--encoder_conf linear_units=1000000 output_size=1000000", "--tag", "huge"]
+    huge = ["--asr_args", "--encoder_conf linear_units=1000000 output_size=100000", "--tag", "huge"]
     message = aishell(with_features, "--stage", "train", "--stop_stage", "train", *huge, code=2).stderr
     assert "tympan: error: out of memory (can't allocate memory: you tried to allocate" in message
     assert "--batch_size or --batch_bins" in message

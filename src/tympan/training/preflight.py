@@ -29,12 +29,15 @@ def check_run(trainer: Trainer) -> None:
 
 
 @contextmanager
-def one_message(config: TrainConfig) -> Iterator[None]:
-    """Turn what a model raises in its first batch into one message, because values that don't fit together cause it."""
+def one_message(config: TrainConfig, *, is_own_task: bool) -> Iterator[None]:
+    """Turn what a model raises in its first batch into one message, because values that don't fit together cause it.
+
+    Errors in a user's own classes keep their traceback.
+    """
     try:
         yield
     except _MISTAKES as error:
-        if is_out_of_memory(error) or _has_own_classes(config):
+        if is_out_of_memory(error) or is_own_task or _has_own_classes(config):
             raise
         logging.debug("the first batch failed", exc_info=True)
         raise UserError(_does_not_fit(config, error)) from error

@@ -224,7 +224,7 @@ def build_trainer(
     if is_resumed:
         remove_log_lines(partial(is_repeated, epoch=trainer.position.epoch, step=trainer.position.step))
         logging.info("resumed at epoch %d, batch %d", trainer.position.epoch, trainer.position.step)
-    with one_message(config):
+    with one_message(config, is_own_task=not type(task).__module__.startswith("tympan.")):
         check_run(trainer)
     comm.barrier()
     if comm.rank == 0 and not config.dry_run:
