@@ -90,11 +90,11 @@ def test_what_the_first_batch_raises_is_one_message_with_the_values(caplog: pyte
 
 @pytest.mark.parametrize("error", [RuntimeError("DefaultCPUAllocator: can't allocate memory"), UserError("mine")])
 def test_other_errors_of_the_first_batch_stay(error: Exception) -> None:
-    with pytest.raises(type(error)) as raised, one_message(AsrTrainConfig()):
+    with pytest.raises(type(error)) as raised, one_message(AsrTrainConfig(), is_own_task=False):
         raise error
     assert raised.value is error
 
 
 def test_an_error_of_an_own_class_keeps_its_traceback() -> None:
-    with pytest.raises(IndexError), one_message(AsrTrainConfig(encoder="my.package:Encoder")):
+    with pytest.raises(IndexError), one_message(AsrTrainConfig(encoder="my.package:Encoder"), is_own_task=False):
         raise IndexError
