@@ -222,8 +222,8 @@ def count_keys(path: Path, config: Any) -> int:
         if isinstance(value, dict):
             pairs = [(item, (resolved or {}).get(key, item)) for key, item in value.items()]
         for written, read in pairs:
-            # An option of older files has another name in the configuration
-            known = options_of(type(config)).get(name)
+            # An option of older files has another name in the configuration; DeepSpeed's file was translated
+            known = None if name == "use_deepspeed" else options_of(type(config)).get(name)
             if known is not None and isinstance(written, str):
                 written = known.extra.aliases.get(written, written)
             if not is_same(written, read) and known is not None and known.extra.not_yet is None:

@@ -79,6 +79,8 @@ NOTES = {
     ("ctc_type", "brctc"): "in plain torch",
     ("batch_type", "bucket"): "Tympan's own",
     ("iterator_type", "none"): "for dry runs",
+    ("scheduler", "deepspeedwarmuplr"): "WarmupLR and WarmupDecayLR of DeepSpeed",
+    ("scheduler", "deepspeedwarmupcosinelr"): "WarmupCosineLR of DeepSpeed",
     ("search", "joint"): "ESPnet2's beam search",
     ("search", "time_sync"): "`time_sync: true`",
     ("search", "hugging_face"): "`hugging_face_decoder: true`",

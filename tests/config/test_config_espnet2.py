@@ -87,11 +87,15 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--optim", "lamb"], "install torch_optimizer and use 'torch_optimizer:Lamb'"),
         (["--encoder", "avhubert"], "ESPnet2's encoder 'avhubert' is not supported; use 'conformer'"),
         (["--decoder", "s4"], "ESPnet2's decoder 's4' is not supported; use 'transformer', 'rnn' or 'transducer'"),
-        (["--use_deepspeed", "true"], "this option of ESPnet2 is not supported; use --fsdp true"),
+        (["--use_deepspeed", "true"], "--use_deepspeed: use_deepspeed needs --deepspeed_config"),
         (["--also_train", "ctc"], "--also_train: needs --use_adapter true"),
         (
             ["--layer_decay", "0.9", "--scheduler", "onecyclelr"],
             "--layer_decay: can't be used with --scheduler onecyclelr",
+        ),
+        (
+            ["--layer_decay", "0.9", "--scheduler", "deepspeedwarmuplr", "--scheduler_conf", "warmup_max_lr=0.1"],
+            "--layer_decay: can't be used with --scheduler deepspeedwarmuplr",
         ),
         (["--adapter_conf", "rnk=3"], "--adapter_conf: rnk: the adapter 'lora' has no key 'rnk'. Did you mean 'rank'?"),
         (["--adapter_conf", "rank=0"], "--adapter_conf: rank: must be between 1 and 10000, found 0"),
@@ -163,13 +167,7 @@ def test_espnet2s_values_that_are_no_default(given: str) -> None:
     parse(*given.split())
 
 
-def test_deepspeed_is_one_mistake_and_its_file_alone_has_no_effect() -> None:
-    with pytest.raises(UserError) as caught:
-        parse("--use_deepspeed", "true", "--deepspeed_config", "conf/deepspeed.json")
-    assert str(caught.value) == (
-        "--use_deepspeed: this option of ESPnet2 is not supported; use --fsdp true, and write the optimizer and "
-        "scheduler of --deepspeed_config as --optim and --scheduler"
-    )
+def test_the_file_of_deepspeed_alone_has_no_effect() -> None:
     assert parse("--deepspeed_config", "conf/deepspeed.json").deepspeed_config == "conf/deepspeed.json"
 
 
@@ -295,9 +293,9 @@ def test_how_a_model_was_trained_does_not_keep_it_from_being_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("encoder: conformer\nuse_deepspeed: true\npretrain_key: []\ntoken_list: [a, b]\n", encoding="utf-8")
+    path.write_text("encoder: conformer\nsharded_ddp: true\npretrain_key: []\ntoken_list: [a, b]\n", encoding="utf-8")
     config = load_training_config(AsrTrainConfig, path)
-    assert (config.encoder, config.token_list, config.use_deepspeed) == ("conformer", ["a", "b"], False)
+    assert (config.encoder, config.token_list, config.sharded_ddp) == ("conformer", ["a", "b"], False)
     assert "unknown option 'pretrain_key'" in caplog.text
     assert "use --fsdp true" in caplog.text
     path.write_text("encoder: conformer\nencoder_conf: {num_blcks: 3}\n", encoding="utf-8")

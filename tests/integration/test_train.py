@@ -297,3 +297,25 @@ def test_adapters_train_resume_and_save_as_espnet2_does(beeps: Path, tmp_path: P
     changed = {name for name in start if not torch.equal(start[name], end[name])}
     learned = {name for name in changed if "running_" not in name and "num_batches" not in name}
     assert learned == {name.replace("lora_A", "weight") for name in end if name.endswith("lora_A")}
+
+
+def test_options_of_deepspeed_train_as_the_same_options_by_hand(beeps: Path, tmp_path: Path) -> None:
+    content = {
+        "gradient_accumulation_steps": 2,
+        "gradient_clipping": 0.5,
+        "optimizer": {"type": "Adam", "params": {"lr": 0.01, "betas": [0.9, 0.95], "weight_decay": 0.1}},
+        "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.004, "warmup_num_steps": 4}},
+        "zero_optimization": {"stage": 1},
+    }
+    (tmp_path / "deepspeed.json").write_text(json.dumps(content), encoding="utf-8")
+    translated = ("--use_deepspeed", "true", "--deepspeed_config", str(tmp_path / "deepspeed.json"))
+    schedule = "{warmup_max_lr: 0.004, warmup_num_steps: 4}"
+    by_hand = ("--accum_grad", "2", "--grad_clip", "0.5", "--optim", "adamw", "--scheduler", "deepspeedwarmuplr")
+    by_hand += ("--optim_conf", "null", "--scheduler_conf", "null")  # not those of the file
+    by_hand += ("--optim_conf", "{lr: 0.01, betas: [0.9, 0.95], weight_decay: 0.1}", "--scheduler_conf", schedule)
+    outputs = [tmp_path / "translated", tmp_path / "by_hand"]
+    for output, options in zip(outputs, (translated, by_hand), strict=True):
+        done = run(beeps, output, *options)
+        assert done.returncode == 0, done.stderr
+        assert ("tympan: note:" in done.stderr) == (options is translated)
+    assert same_weights(outputs[0] / "latest.pth", outputs[1] / "latest.pth")

@@ -61,7 +61,9 @@ def _weights(values: Values) -> Iterator[Conflict]:
     if values["also_train"] and (not values["use_adapter"] or values["freeze_param"]):
         needed = "needs --use_adapter true" if not values["use_adapter"] else "can't be used with --freeze_param"
         yield Conflict(("also_train", "use_adapter", "freeze_param"), needed)
-    own_rates = ("onecyclelr", "cycliclr", "piecewiselinearwarmuplr")
+    own_rates = ["onecyclelr", "cycliclr", "piecewiselinearwarmuplr"]
+    if values["scheduler_conf"].get("warmup_max_lr") is not None:
+        own_rates.append("deepspeedwarmuplr")
     if values["layer_decay"] is not None and values["scheduler"] in own_rates:
         text = f"can't be used with --scheduler {values['scheduler']}, which sets the learning rates itself"
         yield Conflict(("layer_decay", "scheduler"), text)

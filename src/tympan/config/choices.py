@@ -254,6 +254,8 @@ SCHEDULERS = Registry(
         "constantlr": "torch.optim.lr_scheduler:ConstantLR",
         "linearlr": "torch.optim.lr_scheduler:LinearLR",
         "polynomiallr": "torch.optim.lr_scheduler:PolynomialLR",
+        "deepspeedwarmuplr": "tympan.training.deepspeed_schedulers:DeepSpeedWarmupLR",
+        "deepspeedwarmupcosinelr": "tympan.training.deepspeed_schedulers:DeepSpeedWarmupCosineLR",
     },
     supplied=["optimizer", "scale_fn"],
     ranges=SCHEDULER_RANGES,

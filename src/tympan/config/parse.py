@@ -74,7 +74,7 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
         raise UserError(f"{path}: must be a mapping of options to values, found {type(document.value).__name__}")
     if rules.translate is not None:
         document = rules.translate(document)
-    return Layer(document.value, document.where, document.notes)
+    return Layer(document.value, document.where, document.notes, is_file=True)
 
 
 def dump_config(config: Any) -> str:

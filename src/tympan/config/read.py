@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tympan.config.deepspeed import add_deepspeed
 from tympan.config.espnet1 import translate_espnet1
 from tympan.config.espnet2 import LACKING, today
 from tympan.config.lightning import translate_lightning
@@ -98,5 +99,5 @@ def _translate(document: Document) -> Document:
     return translate_lightning(today(translate_espnet1(document)))
 
 
-RULES = Rules(translate=_translate, lacking=LACKING)
+RULES = Rules(translate=_translate, add_layers=add_deepspeed, lacking=LACKING)
 MODEL_RULES = Rules(translate=lambda document: translate_lightning(today(document)), lacking=LACKING)

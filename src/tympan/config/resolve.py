@@ -26,6 +26,8 @@ class Layer:
     values: Mapping[str, Any]
     where: Callable[[KeyPath], str]
     notes: tuple[str, ...] = ()
+    is_file: bool = False
+    """Whether it is a configuration file, and not options of the command line or of Python."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,14 @@ class Conflict:
 class Rules:
     """What a command adds to the parsing of its options.
 
-    `translate` translates a file of another toolkit;
+    `translate` translates a file of another toolkit; `add_layers` adds the options of files that the options name;
     `lacking` are ESPnet2's keys of a `*_conf` that Tympan's class does not have, by `option:class`, with ESPnet2's
     defaults; `check` finds options that exclude or need each other; `check_always` finds mistakes within one option,
     also in an incomplete configuration.
     """
 
     translate: Callable[[Document], Document] | None = None
+    add_layers: Callable[[Sequence[Layer], Mistakes], Sequence[Layer]] | None = None
     lacking: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
     check: Callable[[Mapping[str, Any]], Iterable[Conflict]] | None = None
     check_always: Callable[[Mapping[str, Any]], Iterable[Conflict]] | None = None
@@ -82,7 +85,7 @@ class _Resolver:
         self.origin: dict[KeyPath, str] = {}
         self.values: dict[str, Any] = {}
         self.wrong: set[str] = set()
-        for layer in layers:
+        for layer in layers if rules.add_layers is None else rules.add_layers(layers, mistakes):
             self._add(layer)
 
     def run(self) -> dict[str, Any]:

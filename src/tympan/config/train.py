@@ -141,13 +141,14 @@ class DeviceOptions:
         True, help="compute batch-norm statistics over all processes (Tympan)", group=DISTRIBUTED
     )
     sharded_ddp: bool = not_yet(False, instead="use --fsdp true")
-    use_deepspeed: bool = not_yet(
+    use_deepspeed: bool = option(
         False,
-        instead="use --fsdp true, and write the optimizer and scheduler of --deepspeed_config as --optim and "
-        "--scheduler",
+        help="translate --deepspeed_config into options of Tympan, such as --optim and --fsdp; DeepSpeed itself is "
+        "not used",
+        group=DISTRIBUTED,
     )
     deepspeed_config: str | None = option(
-        None, help="ESPnet2's file for --use_deepspeed true; it is not read", group=DISTRIBUTED
+        None, help="DeepSpeed's JSON file, for --use_deepspeed true", group=DISTRIBUTED
     )
 
 
