@@ -17,6 +17,7 @@ import numpy as np
 from tympan.config.range import Range
 from tympan.data.waveform_effects import Effect
 from tympan.errors import UserError
+from tympan.runtime.compiled import compiled
 
 Coefficients = tuple[float, float, float]
 
@@ -34,13 +35,7 @@ def recursive_filter(samples: np.ndarray, b: Coefficients, a: Coefficients) -> n
 @functools.cache
 def _recursion() -> Callable[..., None]:
     """Compile the filter at first use. numpy can't vectorize it, because each output depends on the previous one."""
-    import numba
-
-    try:
-        compiled: Callable[..., None] = numba.njit(cache=True)(_recur)
-    except RuntimeError:  # no writable directory for the cache, as in some containers
-        compiled = numba.njit(_recur)
-    return compiled
+    return compiled()(_recur)
 
 
 def _recur(x: np.ndarray, y: np.ndarray, b0: float, b1: float, b2: float, a1: float, a2: float) -> None:

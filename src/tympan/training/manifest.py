@@ -91,15 +91,28 @@ def versions() -> dict[str, str]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Return the git commit of the current directory, and whether files differ from it."""
+    """Return the git commit of the current directory, and whether files differ from it (by size and time stamps)."""
     try:
-        commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        changed = subprocess.run(
-            ["git", "status", "--porcelain"], capture_output=True, text=True, check=True, timeout=10
-        )
+        commit = _git("rev-parse", "--verify", "HEAD")
+        changed = _git("diff-index", "--raw", "--ignore-submodules", "HEAD")
+        added = _git("ls-files", "--others", "--exclude-standard")
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"commit": commit.stdout.strip(), "has_changes": bool(changed.stdout.strip())}
+    return {"commit": commit.strip(), "has_changes": bool(changed.strip() or added.strip())}
+
+
+def _git(*arguments: str) -> str:
+    """The output of a git command that runs no program which the repository's own configuration names.
+
+    `git status` would: core.fsmonitor, filters, hooks. Fetching the missing objects of a partial clone would, too.
+    """
+    safe = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
+    command = ["git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", *arguments]
+    done = subprocess.run(
+        command, env={**os.environ, **safe}, capture_output=True, encoding="utf-8", errors="replace", check=True,
+        timeout=10,
+    )  # fmt: skip
+    return done.stdout
 
 
 def file_fingerprint(path: Path) -> dict[str, Any]:
