@@ -4,12 +4,14 @@ usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_recipes.py [OUTPUT.jso
 
 Runs in ESPnet's environment (`peer_espnet.py --setup`, then `pip install transformers`). Weights and inputs come from
 tests/models/recipe_cases.py, so that the file holds only results. torchaudio's filterbank is replaced by that of
-kaldi-native-fbank, which has the same definition.
+kaldi-native-fbank, which has the same definition. ESPnet2 computes the kernels of S4 with an extension for CUDA. Its
+function for a CPU leaves out the conjugates of the poles, so it is replaced by one that has them.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import tempfile
@@ -24,9 +26,11 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from espnet2.asr.decoder.linear_decoder import LinearDecoder  # noqa: E402
+from espnet2.asr.decoder.s4_decoder import S4Decoder  # noqa: E402
 from espnet2.asr.encoder import beats_encoder  # noqa: E402
 from espnet2.asr.encoder.conformer_encoder import ConformerEncoder  # noqa: E402
 from espnet2.asr.frontend.espnet_ssl import ESPnetSSLFrontend  # noqa: E402
+from espnet2.asr.state_spaces import s4 as s4_layer  # noqa: E402
 from espnet2.tasks.ssl import SSLTask  # noqa: E402
 from peer_parts import shapes, summary  # noqa: E402
 
@@ -43,6 +47,7 @@ def main() -> None:
     golden |= trim()
     golden |= beats()
     golden |= linear()
+    golden |= state_space()
     golden |= self_supervised()
     lines = [f" {json.dumps(key)}: {json.dumps(value)}" for key, value in golden.items()]
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN
@@ -103,6 +108,38 @@ def linear() -> dict[str, Any]:
         logits, target = torch.cat(outs), torch.tensor([0, 3, 7])
         loss = torch.nn.CrossEntropyLoss(label_smoothing=0.1)(logits, target)
         golden[f"linear {name}"] = {"shapes": shapes(decoder), "outputs": summary(logits), "loss": float(loss)}
+    return golden
+
+
+def with_conjugates(v: torch.Tensor, z: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The sum over the poles and their conjugates, as the extension for CUDA computes it."""
+    z, v, w = z.unsqueeze(-2), v.unsqueeze(-1), w.unsqueeze(-1)
+    return (v / (z - w) + v.conj() / (z - w.conj())).sum(-2)
+
+
+def state_space() -> dict[str, Any]:
+    """Each utterance with a new decoder, because ESPnet2 changes weights when a longer text comes."""
+    s4_layer.cauchy_naive = with_conjugates
+    golden = {}
+    for name, (conf, stored) in cases.S4.items():
+        outs, steps = [], []
+        for i, n in enumerate(part_cases.LENGTHS):
+            decoder = S4Decoder(cases.VOCABULARY, 8, **copy.deepcopy(conf)).eval()
+            part_cases.fill(decoder)
+            spaces = [module for module in decoder.modules() if isinstance(module, s4_layer.S4)]
+            for space in spaces:
+                space.kernel.kernel.L.fill_(stored)
+            memory, tokens = part_cases.memory(i), part_cases.tokens(i)
+            out, _ = decoder(memory, torch.tensor([n]), tokens, torch.tensor([tokens.size(1)]))
+            outs.append(summary(out[0]))
+            for space in spaces:
+                space.setup_step()
+            states, found = [decoder.init_state(memory)], []
+            for end in range(1, tokens.size(1) + 1):
+                log_probs, states = decoder.batch_score(tokens[:, :end], states, memory)
+                found.append(log_probs)
+            steps.append(summary(torch.cat(found)))
+        golden[f"s4 {name}"] = {"shapes": shapes(decoder), "outputs": outs, "steps": steps}
     return golden
 
 

@@ -47,6 +47,19 @@ BEATS_SAMPLES = (9000, 6100, 1500)
 
 LINEAR = {"mean": {}, "max": {"pooling": "max"}, "first": {"pooling": "CLS"}}
 
+_SPACE = {"_name_": "s4", "d_state": 12, "n_ssm": 1, "lr": 0.0025}
+_S4_LAYERS = [_SPACE, {"_name_": "mha", "n_head": 2}, {"_name_": "ff", "expand": 3}]
+_S4 = {"n_layers": 2, "layer": _S4_LAYERS, "residual": "residual", "norm": "layer"}
+S4: dict[str, tuple[dict[str, Any], int]] = {
+    "untrained": (_S4, 0),
+    "stored length": ({**_S4, "layer": [{**_SPACE, "n_ssm": 4, "lr": 0.0}, *_S4_LAYERS[1:]]}, 12),
+    "longer texts": (_S4, 3),
+    "norm last": ({**_S4, "prenorm": False, "n_repeat": 2, "n_layers": 1}, 0),
+    "no residual": ({"n_layers": 1, "norm": "layer", "layer": [{"_name_": "s4", "d_state": 4, "activation": "relu"},
+                                                             {"_name_": "ff", "activation": "tanh"}]}, 7),
+}  # fmt: skip
+"""The configuration, and the length for which the state space models store their output weights (0: none)."""
+
 
 def beats_speech(index: int) -> Tensor:
     """(1, samples) of one utterance."""

@@ -61,7 +61,8 @@ def describe(wanted: Any) -> str:
     """Describe a type in words, for messages and help."""
     origin, arguments = typing.get_origin(wanted), typing.get_args(wanted)
     if origin is Literal:
-        return " | ".join("null" if item is None else str(item) for item in arguments)
+        words = {"None": "null", "True": "true", "False": "false"}
+        return " | ".join(words.get(str(item), str(item)) for item in arguments)
     if origin in (Union, types.UnionType):
         return " | ".join(describe(item) for item in arguments)
     if wanted is type(None):

@@ -93,15 +93,10 @@ DECODERS = Registry(
         "whisper": "tympan.models.pretrained.whisper_decoder:WhisperDecoder",
         "hugging_face_transformers": "tympan.models.pretrained.seq2seq:HuggingFaceDecoder",
         "linear_decoder": "tympan.models.decoder.linear:LinearDecoder",
+        "s4": "tympan.models.decoder.s4:S4Decoder",
     },
     supplied=["vocab_size", "encoder_output_size"],
-    not_yet=dict.fromkeys(
-        (
-            "transformer_md",
-            "s4",
-        ),
-        _NO_DECODER,
-    ),
+    not_yet={"transformer_md": _NO_DECODER},
 )
 PRETRAINED_DECODERS = ("whisper", "hugging_face_transformers")
 """Decoders that somebody else trained."""
