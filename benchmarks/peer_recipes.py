@@ -31,6 +31,7 @@ from espnet2.asr.encoder import beats_encoder  # noqa: E402
 from espnet2.asr.encoder.conformer_encoder import ConformerEncoder  # noqa: E402
 from espnet2.asr.frontend.espnet_ssl import ESPnetSSLFrontend  # noqa: E402
 from espnet2.asr.state_spaces import s4 as s4_layer  # noqa: E402
+from espnet2.optimizers.optim_groups import configure_optimizer  # noqa: E402
 from espnet2.tasks.ssl import SSLTask  # noqa: E402
 from peer_parts import shapes, summary  # noqa: E402
 
@@ -140,6 +141,14 @@ def state_space() -> dict[str, Any]:
                 found.append(log_probs)
             steps.append(summary(torch.cat(found)))
         golden[f"s4 {name}"] = {"shapes": shapes(decoder), "outputs": outs, "steps": steps}
+    decoder = S4Decoder(cases.VOCABULARY, 8, **copy.deepcopy(cases.S4["untrained"][0]))
+    optimizer = configure_optimizer(decoder, torch.optim.AdamW, cases.S4_OPTIMIZER, {})
+    names = {id(parameter): name for name, parameter in decoder.named_parameters()}
+    golden["s4 optimizer"] = {
+        names[id(parameter)]: [group["lr"], group["weight_decay"]]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
     return golden
 
 

@@ -86,7 +86,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--optim", "adamm"], "there is no optim 'adamm'. Did you mean 'adam'?"),
         (["--optim", "lamb"], "install torch_optimizer and use 'torch_optimizer:Lamb'"),
         (["--encoder", "avhubert"], "ESPnet2's encoder 'avhubert' is not supported; use 'conformer'"),
-        (["--decoder", "s4"], "ESPnet2's decoder 's4' is not supported; use 'transformer', 'rnn' or 'transducer'"),
+        (["--decoder", "transformer_md"], "ESPnet2's decoder 'transformer_md' is not supported; use 'transformer'"),
         (["--use_deepspeed", "true"], "--use_deepspeed: use_deepspeed needs --deepspeed_config"),
         (["--also_train", "ctc"], "--also_train: needs --use_adapter true"),
         (

@@ -47,6 +47,11 @@ SMALL: Values = {
 SMALL_ONLY_IN = {"fs": ("frontend",), "rank": ("adapter",), "alpha": ("adapter",)}
 AUDIO_ENCODER = {"input_size": 1, "frontend": None, "specaug": None, "normalize": None, "preencoder": None}
 ENCODERS = [name for name in choices.ENCODERS.names() if name not in choices.AUDIO_ENCODERS]
+S4: Values = {
+    "n_layers": 1, "residual": "residual", "norm": "layer",
+    "layer": [{"_name_": "s4", "d_state": 8, "n_ssm": 1, "lr": 0.001}, {"_name_": "mha", "n_head": 2},
+              {"_name_": "ff"}],
+}  # fmt: skip
 HUBERT: Values = {
     "extractor_conv_layer_config": [[8, 10, 5], *[[8, 3, 2]] * 4, *[[8, 2, 2]] * 2], "encoder_embed_dim": 16,
     "encoder_num_layers": 1, "encoder_num_heads": 2, "encoder_ff_interm_features": 24, "encoder_pos_conv_kernel": 16,
@@ -135,7 +140,7 @@ def _speech_and_text(folder: Path, side: str) -> list[list[str]]:
 def _hybrid_of(folder: Path, encoder: str, decoder: str, chance: random.Random | None = None) -> Values:
     return {
         **_run_of(folder, chance), **part("frontend", "default"), **part("encoder", encoder),
-        **part("decoder", decoder), **part("model", "espnet"), "preprocessor": "default", "preprocessor_conf": {},
+        **part("decoder", decoder, **(S4 if decoder == "s4" else {})), **part("model", "espnet"), "preprocessor": "default", "preprocessor_conf": {},
         "ctc_conf": {},
     }  # fmt: skip
 

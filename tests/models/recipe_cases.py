@@ -59,6 +59,7 @@ S4: dict[str, tuple[dict[str, Any], int]] = {
                                                              {"_name_": "ff", "activation": "tanh"}]}, 7),
 }  # fmt: skip
 """The configuration, and the length for which the state space models store their output weights (0: none)."""
+S4_OPTIMIZER = {"lr": 0.001, "weight_decay": 0.01}
 
 
 def beats_speech(index: int) -> Tensor:

@@ -18,6 +18,7 @@ from tympan.config import choices
 from tympan.errors import UserError
 from tympan.models.decoder.s4 import S4Decoder
 from tympan.nn.state_space import KERNEL_LENGTH, StateSpace, convolve, hippo_legs
+from tympan.training.optimizers import build_optimizer, names_without_decay, own_rates
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_recipes.json").read_text(encoding="utf-8"))
 CONF = cases.S4["untrained"][0]
@@ -199,6 +200,35 @@ class _Kernel(torch.nn.Module):
 
     def forward(self, length: int) -> Tensor:
         return self.space.kernel(length)
+
+
+def test_learning_rates_and_weight_decay_equal_espnet2() -> None:
+    """With --exclude_weight_decay true; `lr` has no effect without it."""
+    decoder = build(CONF)
+    optimizer = build_optimizer(
+        torch.optim.AdamW, cases.S4_OPTIMIZER, list(decoder.named_parameters()),
+        without_decay=names_without_decay(decoder), own_rates=own_rates(decoder),
+    )  # fmt: skip
+    names = {id(parameter): name for name, parameter in decoder.named_parameters()}
+    found = {
+        names[id(parameter)]: [group["lr"], group["weight_decay"]]
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    assert found == GOLDEN["s4 optimizer"]
+    assert found["decoder.layers.0.layer.kernel.kernel.log_dt"] == [0.0025, 0.0]
+
+
+def test_layer_decay_scales_own_learning_rates() -> None:
+    decoder = build(CONF)
+    name = "decoder.layers.0.layer.kernel.kernel.log_dt"
+    optimizer = build_optimizer(
+        torch.optim.AdamW, cases.S4_OPTIMIZER, list(decoder.named_parameters()),
+        lr_factors={name: 0.5}, own_rates=own_rates(decoder),
+    )  # fmt: skip
+    parameter = decoder.get_parameter(name)
+    rates = [group["lr"] for group in optimizer.param_groups if any(item is parameter for item in group["params"])]
+    assert rates == [0.00125]
 
 
 def test_stochastic_depth_drops_utterances_and_keeps_the_mean() -> None:

@@ -351,7 +351,10 @@ class OptimizerOptions:
         most=1,
     )
     exclude_weight_decay: bool = option(
-        False, help="no weight decay for biases, normalization layers and embeddings", group=OPTIMIZER
+        False,
+        help="no weight decay for biases, normalization layers, embeddings and state space models; the latter (decoder "
+        "s4) get the lr of their layer",
+        group=OPTIMIZER,
     )
     exclude_weight_decay_conf: dict[str, Any] = option(
         {},

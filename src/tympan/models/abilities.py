@@ -15,6 +15,7 @@ __all__ = [
     "CollectsFeatures",
     "ExpectsTokens",
     "NeedsFrames",
+    "OwnRates",
     "PlotsAttention",
     "Recomputes",
     "TextAlignment",
@@ -58,6 +59,15 @@ class ExpectsTokens(Protocol):
 
     def expect_tokens(self, out: Tensor, lengths: Tensor, /, *, tokens: int) -> None:
         """Change the weights so that about so many tokens are emitted for each encoder output (batch, frames, size)."""
+        ...
+
+
+@runtime_checkable
+class OwnRates(Protocol):
+    """A layer with parameters that `--exclude_weight_decay true` treats differently from others of their kind."""
+
+    def own_learning_rates(self) -> dict[str, float | None]:
+        """Its parameters without weight decay, with their learning rate; None: that of the optimizer."""
         ...
 
 

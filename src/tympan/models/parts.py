@@ -272,6 +272,7 @@ if TYPE_CHECKING:
     from tympan.models.decoder.convolution import ConvolutionDecoder
     from tympan.models.decoder.linear import LinearDecoder
     from tympan.models.decoder.rnn import RnnDecoder
+    from tympan.models.decoder.s4 import S4Decoder
     from tympan.models.decoder.transformer import TransformerDecoder
     from tympan.models.encoder.blocks import BlockEncoder
     from tympan.models.encoder.contextual_block import ContextualBlockEncoder
@@ -328,6 +329,7 @@ if TYPE_CHECKING:
         WhisperDecoder,
         HuggingFaceDecoder,
         LinearDecoder,
+        S4Decoder,
     )
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
@@ -337,6 +339,7 @@ if TYPE_CHECKING:
         ContextualBlockEncoder,
         TransformerDecoder,
         ConvolutionDecoder,
+        S4Decoder,
         WhisperEncoder,
         WhisperDecoder,
     )

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from tympan.errors import UserError
+from tympan.models.abilities import OwnRates
 from tympan.models.layers import depth_of, encoder_layers
 from tympan.runtime.device import has_fused_optimizers
 from tympan.runtime.memory import is_out_of_memory
@@ -41,23 +42,28 @@ def build_optimizer(
     *,
     without_decay: Iterable[str] = (),
     lr_factors: Mapping[str, float] | None = None,
+    own_rates: Mapping[str, float] | None = None,
 ) -> torch.optim.Optimizer:
     """Build the optimizer with one parameter group, or with more if weight decay or learning rates differ.
 
-    `lr_factors`: factor of the learning rate of each weight (`layer_factors`).
+    `lr_factors`: factor of the learning rate of each weight (`layer_factors`). `own_rates`: learning rates of weights
+    that don't have that of `conf`.
     """
     if not parameters:
         raise UserError("--freeze_param freezes every weight of the model: there is nothing to train")
     spared = set(without_decay)
     factors = lr_factors or {}
-    found: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    rates = own_rates or {}
+    usual = float(conf["lr"]) if factors or rates else 0.0
+    found: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
     for name, parameter in parameters:
-        found.setdefault((factors.get(name, 1.0), name in spared), []).append(parameter)
+        kind = factors.get(name, 1.0), name in spared, rates.get(name, usual)
+        found.setdefault(kind, []).append(parameter)
     groups: list[dict[str, Any]] = []
-    for (factor, is_spared), members in sorted(found.items(), key=lambda item: (-item[0][0], item[0][1])):
+    for (factor, is_spared, rate), members in sorted(found.items(), key=lambda item: (-item[0][0], *item[0][1:])):
         group: dict[str, Any] = {"params": members}
-        if factors:
-            group["lr"] = factor * float(conf["lr"])
+        if factors or rates:
+            group["lr"] = factor * rate
         if is_spared:
             group["weight_decay"] = 0.0
         groups.append(group)
@@ -102,6 +108,21 @@ def layer_factors(model: nn.Module, decay: float) -> dict[str, float]:
     return {name: decay ** max(len(layers) - depth_of(name, layers), 0) for name in names}
 
 
+def own_rates(model: nn.Module) -> dict[str, float]:
+    """Learning rates of the weights that have their own, for --exclude_weight_decay: ESPnet2 uses them only with it."""
+    return {name: rate for name, rate in _treated_apart(model).items() if rate is not None}
+
+
+def _treated_apart(model: nn.Module) -> dict[str, float | None]:
+    """The names of the weights that their layers exclude from weight decay, with their learning rates."""
+    return {
+        f"{prefix}.{name}" if prefix else name: rate
+        for prefix, module in model.named_modules()
+        if isinstance(module, OwnRates)
+        for name, rate in module.own_learning_rates().items()
+    }
+
+
 def names_without_decay(
     model: nn.Module,
     *,
@@ -111,10 +132,10 @@ def names_without_decay(
 ) -> set[str]:
     """Return the names of weights without weight decay, for --exclude_weight_decay.
 
-    These are biases, normalization layers, embeddings, and names that contain one of `keys`. `bias_weight_decay` and
-    `normalization_weight_decay` apply weight decay to the first two.
+    These are biases, normalization layers, embeddings, state space models (`decoder: s4`), and names that contain one
+    of `keys`. `bias_weight_decay` and `normalization_weight_decay` apply weight decay to the first two.
     """
-    spared = set()
+    spared = set(_treated_apart(model))
     for prefix, module in model.named_modules():
         is_norm = isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) or hasattr(module, "running_mean")
         for name, _ in module.named_parameters(recurse=False):

@@ -50,7 +50,7 @@ from tympan.training.collect_stats import collect_stats
 from tympan.training.data import TrainingData, build_data, build_plain_data, with_joined_lists
 from tympan.training.first_weights import prepared_model, report_size
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
-from tympan.training.optimizers import build_optimizer, layer_factors, names_without_decay
+from tympan.training.optimizers import build_optimizer, layer_factors, names_without_decay, own_rates
 from tympan.training.preflight import check_run, one_message
 from tympan.training.processes import dist_options_of, join_ranks, launch_plan
 from tympan.training.reporter import Done, is_repeated
@@ -303,6 +303,7 @@ def build_updater(
         moved,
         without_decay=spared,
         lr_factors=None if config.layer_decay is None else layer_factors(model, config.layer_decay),
+        own_rates=own_rates(model) if config.exclude_weight_decay else None,
     )
     scheduler = None
     if config.scheduler is not None:
