@@ -140,8 +140,8 @@ def _speech_and_text(folder: Path, side: str) -> list[list[str]]:
 def _hybrid_of(folder: Path, encoder: str, decoder: str, chance: random.Random | None = None) -> Values:
     return {
         **_run_of(folder, chance), **part("frontend", "default"), **part("encoder", encoder),
-        **part("decoder", decoder, **(S4 if decoder == "s4" else {})), **part("model", "espnet"), "preprocessor": "default", "preprocessor_conf": {},
-        "ctc_conf": {},
+        **part("decoder", decoder, **(S4 if decoder == "s4" else {})), **part("model", "espnet"), "ctc_conf": {},
+        "preprocessor": "default", "preprocessor_conf": {},
     }  # fmt: skip
 
 
