@@ -39,7 +39,7 @@ from tympan.config.parse import read_layer
 from tympan.config.read import RULES
 from tympan.config.resolve import Layer, Rules, resolve
 from tympan.config.train import TrainConfig
-from tympan.config.yaml_text import read_yaml
+from tympan.config.yaml_text import not_a_mapping, read_yaml
 from tympan.decode.options import InferenceOptions as DecodeOptions
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model, build_lm
@@ -106,9 +106,10 @@ def main() -> int:
 def configurations(root: Path) -> Iterator[tuple[str, str]]:
     """(path, kind) of every file of ASR recipes; links are skipped, so that each file is counted once."""
     for path in sorted([*root.glob("egs2/*/asr1/conf/**/*.y*ml"), *root.glob("egs/*/asr*/conf/**/*.y*ml")]):
-        if path.is_symlink() or not path.is_file():
-            continue
         name = path.relative_to(root).as_posix()
+        # A whole `conf` may be a link to that of another recipe.
+        if not path.is_file() or path.resolve() != root.resolve() / name:
+            continue
         try:
             document = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.YAMLError:
@@ -195,7 +196,9 @@ def parse_training(schema: type[Any], path: Path) -> Any:
 def parse_espnet1(path: Path) -> None:
     """Translate the file as convert_config does, then parse the result as the command does."""
     document = read_yaml(path)
-    translation = translation_of(document) if isinstance(document.value, dict) else None
+    if not isinstance(document.value, dict):
+        raise UserError(not_a_mapping(document))
+    translation = translation_of(document)
     if translation is None:
         raise UserError("is not recognized as ESPnet1's")
     found = translation.document.value

@@ -140,6 +140,11 @@ def test_file_must_be_a_mapping(tmp_path: Path, text: str) -> None:
     path = tmp_path / "a.yaml"
     path.write_text(text, encoding="utf-8")
     assert "must be a mapping of options to values" in mistakes("--config", str(path))
+    path.write_text("tuning/b.yaml\n")
+    assert (
+        f"found str. Its content is the path of another file; use that file: {path.parent}/tuning/b.yaml"
+        in mistakes("--config", str(path))
+    )
 
 
 def test_nothing_is_evaluated(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ def checkout(tmp_path: Path) -> Path:
     (conf / "train_asr_other.yaml").write_text("encoder: no_such_encoder\n")
     (conf / "decode_asr.yaml").write_text("beam_size: 10\nctc_weight: 0.3\n")
     (conf / "train_asr_link.yaml").symlink_to("train_asr.yaml")
+    (tmp_path / "egs2" / "linked" / "asr1").mkdir(parents=True)
+    (tmp_path / "egs2" / "linked" / "asr1" / "conf").symlink_to(conf)
     return tmp_path
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tympan.config import argument, parse_args
 from tympan.config.espnet1 import translation_of
-from tympan.config.yaml_text import dump_yaml, read_yaml
+from tympan.config.yaml_text import dump_yaml, not_a_mapping, read_yaml
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 
@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan convert_config", description=__doc__)
     document = read_yaml(options.old)
     if not isinstance(document.value, dict):
-        raise UserError(f"{options.old}: must be a mapping of options to values")
+        raise UserError(not_a_mapping(document))
     translation = translation_of(document)
     if translation is None:
         raise UserError(

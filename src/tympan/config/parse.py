@@ -15,7 +15,7 @@ from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
 from tympan.config.resolve import PLAIN, Layer, Rules, resolve
 from tympan.config.signature import REQUIRED
-from tympan.config.yaml_text import dump_yaml, read_yaml
+from tympan.config.yaml_text import dump_yaml, not_a_mapping, read_yaml
 from tympan.errors import UserError
 
 Schema = TypeVar("Schema")
@@ -71,7 +71,7 @@ def read_layer(path: Path, rules: Rules = PLAIN) -> Layer:
     if document.value is None:
         document.value = {}
     if not isinstance(document.value, dict):
-        raise UserError(f"{path}: must be a mapping of options to values, found {type(document.value).__name__}")
+        raise UserError(not_a_mapping(document))
     if rules.translate is not None:
         document = rules.translate(document)
     return Layer(document.value, document.where, document.notes, is_file=True)

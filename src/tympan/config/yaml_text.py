@@ -56,6 +56,16 @@ def read_yaml(path: Path) -> Document:
     return parse_yaml(read_text(path), str(path))
 
 
+def not_a_mapping(document: Document) -> str:
+    """The message about a file of options that contains something else."""
+    found = document.value
+    text = f"{document.name}: must be a mapping of options to values, found {type(found).__name__}"
+    if isinstance(found, str) and found.endswith((".yaml", ".yml")):
+        # Git writes a link as a text file where links are not supported.
+        text += f". Its content is the path of another file; use that file: {Path(document.name).parent / found}"
+    return text
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file as PyYAML's safe loader reads it, for values that are written to YAML again."""
     with explained(path, "YAML"):
