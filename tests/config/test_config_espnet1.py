@@ -205,7 +205,7 @@ def test_language_model(tmp_path: Path) -> None:
 
 def test_decoding() -> None:
     expected = {"beam_size": 10, "ctc_weight": 0.5, "lm_weight": 0.7, "ngram_weight": 0.3, "penalty": 0.0}
-    assert translated(DECODE) == expected
+    assert translated(DECODE) == {**expected, "ngram_scorer": "part"}
 
 
 def test_defaults_that_espnet1_does_not_write_are_kept() -> None:
@@ -435,3 +435,32 @@ def test_convert_config_writes_a_file_that_means_the_same(tmp_path: Path, capsys
 def test_convert_config_refuses_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["convert_config", write(tmp_path / "a.yaml", "encoder: conformer\n")]) == 2
     assert "not an ESPnet1 configuration" in capsys.readouterr().err
+
+
+def test_what_espnet1s_language_models_imply() -> None:
+    """The defaults of ESPnet1's lm_train.py and of its two models, where ours differ."""
+    found = translated("model-module: transformer\nlayer: 2\nunit: 8\nbatchsize: 4\nmaxlen: 40\n")
+    assert (found["lm_conf"]["pos_enc"], found["lm_conf"]["attention_dropout_rate"]) == ("sinusoidal", 0.0)
+    assert "init" not in found
+    found = translated("layer: 2\nunit: 8\nbatchsize: 4\nopt: sgd\n")
+    assert (found["init"], found["model_conf"]) == ("uniform", {"length_normalized_loss": False})
+    with pytest.raises(UserError, match="tie-weights: true has no translation"):
+        translated("model-module: transformer\nlayer: 2\nunit: 8\ntie-weights: true\n")
+
+
+def test_what_espnet1s_decoding_and_specaug_imply() -> None:
+    found = translated("beam-size: 10\n")
+    assert found == {
+        "beam_size": 10, "ctc_weight": 0.0, "lm_weight": 0.1, "ngram_scorer": "part", "ngram_weight": 0.1
+    }  # fmt: skip
+    transducer = translated("beam-size: 10\nsearch-type: default\n")
+    assert {key for key in transducer if "weight" in key} == {"lm_weight"}
+    conf = translated("process: [{type: time_mask}, {type: freq_mask}]\n")["specaug_conf"]
+    assert (conf["time_mask_width_range"], conf["freq_mask_width_range"]) == ([0, 40], [0, 30])
+    assert conf["replace_with_zero"] is True
+
+
+def test_subsampling_of_the_input_is_an_error() -> None:
+    with pytest.raises(UserError, match="subsample: 2_2_1 drops frames of the input, which has no translation"):
+        translated("etype: blstmp\nelayers: 2\nsubsample: 2_2_1\nbatch-size: 3\n")
+    assert translated("etype: vggblstm\nelayers: 2\nsubsample: 2_2_1\nbatch-size: 3\n")["encoder"] == "vgg_rnn"

@@ -65,5 +65,9 @@ def test_mistakes_of_a_file_are_reported_with_their_line(tmp_path: Path, text: s
 def test_a_file_gives_only_the_options_it_names(tmp_path: Path) -> None:
     (tmp_path / "decode.yaml").write_text("lm_weight: 3e-1\nbeam_size: 4\n")
     assert read_settings(tmp_path / "decode.yaml") == {"lm_weight": 0.3, "beam_size": 4}
-    (tmp_path / "decode.yaml").write_text("lm-weight: 0.3\nbeam-size: 4\n")  # ESPnet1's spelling
-    assert read_settings(tmp_path / "decode.yaml") == {"lm_weight": 0.3, "beam_size": 4}
+
+
+def test_a_file_of_espnet1_has_espnet1s_defaults(tmp_path: Path) -> None:
+    (tmp_path / "decode.yaml").write_text("lm-weight: 0.3\nbeam-size: 4\n")
+    defaults = {"ctc_weight": 0.0, "ngram_weight": 0.1, "ngram_scorer": "part"}
+    assert read_settings(tmp_path / "decode.yaml") == {"lm_weight": 0.3, "beam_size": 4, **defaults}

@@ -6,9 +6,10 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 from tests.models.tiny import tiny_model
-from tympan.models.initialize import InitKind
+from tympan.models.initialize import InitKind, initialize
 
 
 @pytest.mark.parametrize("kind", ["pytorch", "none", None])
@@ -55,3 +56,11 @@ def test_forget_gates_of_chainer() -> None:
     assert model.encoder.enc[0].birnn0.bias_ih_l0.tolist() == [0.0] * 8 + [1.0] * 8 + [0.0] * 16
     assert model.decoder.decoder[0].bias_hh.eq(0).all()
     assert model.decoder.decoder[0].bias_ih[8:16].eq(1).all()
+
+
+def test_uniform_draws_every_parameter() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.LSTM(4, 5), nn.Linear(5, 3))
+    initialize(model, "uniform")
+    for parameter in model.parameters():
+        assert 0.0 < parameter.abs().max() <= 0.1
+        assert parameter.unique().numel() == parameter.numel()

@@ -136,6 +136,15 @@ def test_loss_adds_up_over_pieces() -> None:
     assert int(whole.terms[0].count) == 4 + 2 + 1 + 3
 
 
+def test_the_loss_may_be_per_sentence() -> None:
+    network = random_lm("lstm")
+    text, lengths = padded([[1, 2, 3, 4], [5, 6], [7]], -1)
+    per_token = LanguageModel(network, vocab_size=VOCAB)(text, lengths)
+    per_sentence = LanguageModel(network, vocab_size=VOCAB, length_normalized_loss=False)(text, lengths)
+    torch.testing.assert_close(per_sentence.value * 3, per_token.value * 10)
+    assert per_sentence.stats["loss"].count == 10, "the reported loss stays per token, for the perplexity"
+
+
 def test_empty_share_of_a_batch_has_no_loss() -> None:
     model = LanguageModel(random_lm("transformer"), vocab_size=VOCAB)
     loss = model(torch.zeros((0, 4), dtype=torch.long), torch.zeros(0, dtype=torch.long))

@@ -20,6 +20,7 @@ from tympan.config.espnet1_keys import (
     CONFORMER_DEFAULTS,
     CONVOLUTIONS,
     DECODE,
+    DECODE_DEFAULTS,
     LM,
     LM_DEFAULTS,
     LM_MODULES,
@@ -27,6 +28,7 @@ from tympan.config.espnet1_keys import (
     OTHER_MODELS,
     RNN,
     RNN_DEFAULTS,
+    TRANSDUCER_DECODE_DEFAULTS,
     TRANSFORMER_LM,
     TRANSFORMER_LM_DEFAULTS,
 )
@@ -194,7 +196,7 @@ def _translate_rnn(file: Translation) -> None:
     file.put("model_conf.length_normalized_loss", False)
     file.add(
         "ESPnet1's RNN model is initialized as in Chainer, and its attention loss is not divided by the length: "
-        "init: chainer, length_normalized_loss: false"
+        "init: chainer, length_normalized_loss: false (for sentences of n tokens, ESPnet1's is n / (n + 1) of it)"
     )
     translate_training(file, adim)
 
@@ -220,8 +222,17 @@ def _translate_lm(file: Translation) -> None:
         file.refuse_unless("embed_unit", (None, unit))
         file.drop("emb_dropout_rate", "the embedding has the dropout of the layers, lm_conf.dropout_rate")
         file.rename(LM, LM_DEFAULTS)
+        if module == "default":
+            file.put("init", "uniform")
+            file.put("model_conf.length_normalized_loss", False)
+            file.add(
+                "ESPnet1's RNN language model is initialized between -0.1 and 0.1, and its loss is summed over the "
+                "tokens of a sentence: init: uniform, length_normalized_loss: false"
+            )
     elif module == "transformer":
         file.put("lm", "transformer", "model_module")
+        file.refuse_unless("emb_dropout_rate", (0.0,))
+        file.refuse_unless("tie_weights", (False,))
         file.rename(TRANSFORMER_LM, TRANSFORMER_LM_DEFAULTS)
     else:
         file.refuse("model_module", f"only the LMs 'default' and 'transformer' are translated, not '{module}'")
@@ -282,9 +293,9 @@ def _lm_schedule(file: Translation, rate: Any) -> None:
 def _translate_decode(file: Translation) -> None:
     if "num_encs" in file.left:
         file.stop("num_encs", "num-encs is for models with several encoders, which have no translation")
-    translate_transducer_search(file)
+    is_transducer = translate_transducer_search(file)
     file.drop("api", "Tympan has only one implementation of the search")
-    file.rename(DECODE, {})
+    file.rename(DECODE, TRANSDUCER_DECODE_DEFAULTS if is_transducer else DECODE_DEFAULTS)
 
 
 def _translate_specaug(file: Translation) -> None:
@@ -322,17 +333,17 @@ def _time_warp(file: Translation, step: dict[str, Any]) -> None:
     file.put("specaug_conf.time_warp_mode", "bicubic", "process")
 
 
-def _mask(axis: str, width: str) -> Callable[[Translation, dict[str, Any]], None]:
+def _mask(axis: str, width: str, default: int) -> Callable[[Translation, dict[str, Any]], None]:
     def translate(file: Translation, step: dict[str, Any]) -> None:
-        file.put(f"specaug_conf.{axis}_mask_width_range", [0, step.get(width, 30)], "process")
+        file.put(f"specaug_conf.{axis}_mask_width_range", [0, step.get(width, default)], "process")
         file.put(f"specaug_conf.num_{axis}_mask", step.get("n_mask", 2), "process")
-        file.put("specaug_conf.replace_with_zero", bool(step.get("replace_with_zero", False)), "process")
+        file.put("specaug_conf.replace_with_zero", bool(step.get("replace_with_zero", True)), "process")
 
     return translate
 
 
 _SPECAUG: dict[str, Callable[[Translation, dict[str, Any]], None]] = {
     "time_warp": _time_warp,
-    "freq_mask": _mask("freq", "F"),
-    "time_mask": _mask("time", "T"),
+    "freq_mask": _mask("freq", "F", 30),
+    "time_mask": _mask("time", "T", 40),
 }

@@ -160,6 +160,7 @@ LM_DEFAULTS = {
 }
 TRANSFORMER_LM: Names = {
     **{key: item for key, item in LM.items() if key not in ("type", "tie_weights")},
+    "att_dropout_rate": ("lm_conf.attention_dropout_rate",),
     "att_unit": ("lm_conf.att_unit",),
     "embed_unit": ("lm_conf.embed_unit",),
     "head": ("lm_conf.head",),
@@ -168,10 +169,12 @@ TRANSFORMER_LM: Names = {
 }
 TRANSFORMER_LM_DEFAULTS = {
     **{key: item for key, item in LM_DEFAULTS.items() if key != "type"},
+    "att_dropout_rate": 0.0,
     "att_unit": 256,
     "embed_unit": 128,
     "head": 2,
     "layer": 4,
+    "pos_enc": "sinusoidal",
     "unit": 1024,
 }
 DECODE: Names = {
@@ -187,10 +190,13 @@ DECODE: Names = {
     "minlenratio": ("minlenratio",),
     "nbest": ("nbest",),
     "ngpu": ("ngpu",),
+    "ngram_scorer": ("ngram_scorer",),
     "ngram_weight": ("ngram_weight",),
     "penalty": ("penalty",),
     "verbose": (),
 }
+TRANSDUCER_DECODE_DEFAULTS = {"beam_size": 1, "lm_weight": 0.1}
+DECODE_DEFAULTS = {**TRANSDUCER_DECODE_DEFAULTS, "ctc_weight": 0.0, "ngram_scorer": "part", "ngram_weight": 0.1}
 LM_MODULES = ("default", "seq_rnn", "transformer")
 OTHER_MODELS = {
     "e2e_asr_mix": "the multi-speaker recognizer",

@@ -53,11 +53,14 @@ def translate_rnn_encoder(file: Translation) -> bool:
 
 
 def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -> None:
-    """`1_2_2_1`: the first number is for the input, and ESPnet1 never reads it."""
+    """`1_2_2_1`: the first number is for the input, of which ESPnet1 then keeps every n-th frame."""
     steps = str(file.take("subsample", "1")).split("_")
     if not all(step.isdecimal() and int(step) > 0 for step in steps):
         file.refuse("subsample", f"subsample: {'_'.join(steps)} must be numbers joined by '_', such as 1_2_2_1_1")
         return
+    if is_used and int(steps[0]) != 1:
+        text = f"subsample: {'_'.join(steps)} drops frames of the input, which has no translation; begin it with 1"
+        file.refuse("subsample", text)
     after = [int(step) for step in steps[1 : layers + 1]] if is_used else []
     factors = after + [1] * (layers - len(after))
     if is_rnn:
@@ -71,8 +74,8 @@ def _optimizer(file: Translation, adim: Any) -> None:
     name = str(file.take("opt", "adadelta"))
     rate, warmup = file.take("transformer_lr", 10.0), file.take("transformer_warmup_steps", 25000)
     eps, decay = file.take("eps", 1e-8), file.take("weight_decay", 0.0)
-    file.drop("eps_decay", "the scheduler sets the learning rate")
-    file.drop("threshold", "the scheduler sets the learning rate")
+    file.drop("eps_decay", "eps of AdaDelta stays constant")
+    file.drop("threshold", "eps of AdaDelta stays constant")
     if name == "noam":
         # ESPnet1: rate * adim^-0.5 * min(step^-0.5, step * warmup^-1.5), which is NoamLR over the optimizer's rate.
         file.put("optim", "adam", "opt")
@@ -92,7 +95,11 @@ def _optimizer(file: Translation, adim: Any) -> None:
     elif name == "adadelta":
         file.put("optim", "adadelta", "opt")
         file.put("optim_conf", {"lr": 1.0, "rho": 0.95, "eps": eps, "weight_decay": decay}, "opt")
-        file.note("opt", "opt: adadelta became optim: adadelta (rho 0.95); eps stays constant")
+        file.note(
+            "opt",
+            "opt: adadelta became optim: adadelta (rho 0.95), which differs: after an epoch with a worse validation "
+            "result, ESPnet1 returns to the best model and multiplies eps by eps-decay; here training continues",
+        )
     else:
         file.refuse("opt", f"opt: noam, adam and adadelta are translated, not '{name}'")
 

@@ -188,7 +188,7 @@ def _translate_decoder(file: Translation) -> None:
     if "dlayer" in file.left and "dlayers" not in file.left:  # argparse took the abbreviation
         file.left["dlayers"] = file.left.pop("dlayer")
     units = file.left.get("dunits", ("", _DECODER_DEFAULTS["dunits"]))[1]
-    embed = file.take("dec_embed_dim", units)
+    embed = file.take("dec_embed_dim", 320)
     if embed != units:
         file.note("dec_embed_dim", f"dec-embed-dim: {embed} became {units}, which differs: the embedding has the size "
                                    "of the layers, dunits")  # fmt: skip
@@ -211,15 +211,15 @@ def _first(file: Translation, keys: tuple[str, ...], default: Any) -> Any:
     return next((item for item in [file.take(key) for key in keys] if item is not None), default)
 
 
-def translate_transducer_search(file: Translation) -> None:
-    """`search-type` and its options became ESPnet2's `transducer_conf`. Files of other models are left alone."""
+def translate_transducer_search(file: Translation) -> bool:
+    """`search-type` and its options became ESPnet2's `transducer_conf`. False for files of other models."""
     keys = {key for options in _SEARCH.values() for key in options} | {"search_type", "score_norm"}
     if not (keys | {"score_norm_transducer"}) & set(file.left):
-        return
+        return False
     name = file.take("search_type", "default")
     if name not in _SEARCH:
         file.refuse("search_type", f"search-type: must be one of {', '.join(_SEARCH)}, found {name}")
-        return
+        return True
     norm = _first(file, ("score_norm", "score_norm_transducer"), True)
     conf = {"search_type": name, "score_norm": norm}
     conf |= {key: file.take(key, default) for key, default in _SEARCH[name].items()}
@@ -228,6 +228,7 @@ def translate_transducer_search(file: Translation) -> None:
     file.refuse_unless("softmax_temperature", (1.0,))
     file.put("transducer_conf", conf, "search_type")
     file.note("search_type", f"search-type and its options became transducer_conf: {_shown(conf)}")
+    return True
 
 
 def _shown(conf: Mapping[str, Any]) -> str:

@@ -28,7 +28,7 @@ MODEL = "model"
 AUGMENT = "augmentation"
 
 Initialization = Literal[
-    "pytorch", "chainer", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal"
+    "pytorch", "chainer", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal", "uniform"
 ]
 
 
@@ -37,7 +37,9 @@ class InitOptions:
     """Initialization of a model's weights."""
 
     init: Initialization | None = option(
-        None, help="weight initialization; null: the default of each layer", group=MODEL
+        None,
+        help="weight initialization; uniform: between -0.1 and 0.1 (Tympan); null: the default of each layer",
+        group=MODEL,
     )
 
 

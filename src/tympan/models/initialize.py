@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 InitKind = Literal[
-    "pytorch", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal", "chainer", "none"
-]
+    "pytorch", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal", "chainer", "uniform",
+    "none",
+]  # fmt: skip
 
 _WEIGHTS: dict[str, Callable[[Tensor], object]] = {
     "xavier_uniform": nn.init.xavier_uniform_,
@@ -62,9 +63,14 @@ def initialize(model: nn.Module, kind: InitKind | None) -> None:
 
     Weights are drawn from the distribution, biases are 0. Embeddings and normalization layers keep torch's default, and
     modules with `reset_own_parameters` their own. Differs from ESPnet2, which here sets the weights of batch
-    normalization (with `chainer`, of all normalization layers) to 0.
+    normalization (with `chainer`, of all normalization layers) to 0. `uniform` is that of ESPnet1's RNN language model:
+    all parameters, also biases and embeddings, are drawn from [-0.1, 0.1].
     """
     if kind in (None, "pytorch", "none"):
+        return
+    if kind == "uniform":
+        for parameter in model.parameters():
+            parameter.uniform_(-0.1, 0.1)
         return
     for parameter in model.parameters():
         if parameter.dim() > 1:

@@ -18,7 +18,12 @@ class LanguageModel(nn.Module):
     """Predicts each token of a sentence, and its end, from the previous tokens."""
 
     def __init__(
-        self, lm: NextTokenModel, *, vocab_size: int, ignore_id: Annotated[int, Range(-1_000_000, 1_000_000)] = 0
+        self,
+        lm: NextTokenModel,
+        *,
+        vocab_size: int,
+        ignore_id: Annotated[int, Range(-1_000_000, 1_000_000)] = 0,
+        length_normalized_loss: bool = True,
     ) -> None:
         super().__init__()
         self.lm = lm
@@ -28,12 +33,17 @@ class LanguageModel(nn.Module):
         self.eos = vocab_size - 1
         # Shared with the CTC blank, which never occurs in a text.
         self.ignore_id = ignore_id
+        self.length_normalized_loss = length_normalized_loss
 
     def forward(self, text: Tensor, text_lengths: Tensor) -> Loss:
-        """The loss is normalized by tokens (the end counts as one); its exponential is the perplexity."""
+        """The loss is per token (the end counts as one), and its exponential is the perplexity.
+
+        Without `length_normalized_loss`, the gradients are of the loss per sentence. The statistics stay per token.
+        """
         nll, lengths = self.nll(text, text_lengths)
-        total, count = nll.sum(), lengths.sum()
-        mean = Stat(total=total.detach(), count=count)
+        total, tokens = nll.sum(), lengths.sum()
+        mean = Stat(total=total.detach(), count=tokens)
+        count = tokens if self.length_normalized_loss else tokens.new_tensor(len(lengths))
         return Loss(terms=(LossTerm(total=total, count=count),), stats={"loss": mean, PERPLEXITY: mean})
 
     def collect_feats(self, text: Tensor, text_lengths: Tensor) -> dict[str, Tensor]:
