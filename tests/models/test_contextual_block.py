@@ -58,3 +58,28 @@ def test_blocks_that_are_too_small() -> None:
     conf = {**cases.BLOCKS["transformer"], "hop_size": 5}
     with pytest.raises(UserError, match="hop_size 5 and look_ahead 2 together must not exceed block_size 6"):
         choices.ENCODERS.build("contextual_block_transformer", conf, input_size=20)
+
+
+@pytest.mark.parametrize("name", [name for name in cases.BLOCKS if cases.BLOCKS[name].get("block_size") != 0])
+@pytest.mark.parametrize("length", [3, 20, 21, 26, 27, 60, 61, 62, 63, 64, 65, 66, 67, 200])
+@torch.no_grad()
+def test_a_stream_equals_the_whole_utterance(name: str, length: int) -> None:
+    encoder = choices.ENCODERS.build(f"contextual_block_{name.split()[0]}", cases.BLOCKS[name], input_size=20).eval()
+    cases.fill(encoder)
+    features = torch.randn(1, length, 20)
+    whole = encoder(features, torch.tensor([length]))
+    for sizes in ([1] * length, [7] * (length // 7) + [length % 7], [length], [0, length, 0]):
+        state, pieces = encoder.start_stream(), []
+        for number, piece in enumerate(torch.split(features, sizes, dim=1)):
+            out, state = encoder.encode_chunk(piece, state, is_last=number == len(sizes) - 1)
+            pieces.append(out)
+        torch.testing.assert_close(torch.cat(pieces, dim=1), whole.out[:, : int(whole.lengths)])
+        assert sum(piece.size(1) > 0 for piece in pieces) > 1 or length < 30 or len(sizes) < 4
+
+
+def test_options_that_need_the_whole_utterance() -> None:
+    for change, message in (({"block_size": 0}, "block_size 0"), ({"input_layer": None, "output_size": 20}, "null")):
+        conf = {**cases.BLOCKS["transformer"], **change}
+        encoder = choices.ENCODERS.build("contextual_block_transformer", conf, input_size=20)
+        with pytest.raises(UserError, match=message):
+            encoder.start_stream()

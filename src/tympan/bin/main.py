@@ -37,7 +37,7 @@ complete -o default -F _tympan tympan"""
 GROUPS = {
     "start here": ("demo", "recipe", "check_install"),
     "train": ("asr_train", "lm_train", "st_train", "train", "finetune", "average_model", "reproduce", "plan_batches"),
-    "recognize and translate": ("transcribe", "asr_inference", "asr_align", "st_inference", "pack"),
+    "recognize and translate": ("transcribe", "stream", "asr_inference", "asr_align", "st_inference", "pack"),
     "score": ("score", "report", "st_score", "lm_calc_perplexity"),
     "data": ("manifest_data", "validate_data", "fix_data", "combine_data", "copy_data", "subset_data", "perturb_data"),
     "features": ("make_features", "compute_cmvn", "apply_cmvn"),

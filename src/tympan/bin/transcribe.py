@@ -41,10 +41,14 @@ MODEL_HELP = "folder made by `tympan pack`, experiment directory, published mode
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(DecodeOptions, BatchLimits, DecodeDeviceOptions, PrecisionOptions, AdapterOptions, ImportOptions):
+class ModelOptions(DecodeOptions, DecodeDeviceOptions, PrecisionOptions, AdapterOptions, ImportOptions):
     """Search options that are not given come from the model's decode.yaml, if it has one."""
 
     model: str = argument(help=MODEL_HELP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(ModelOptions, BatchLimits):
     files: list[Path] = argument(
         help="audio files (wav, flac, mp3, ogg, ... at any sample rate), directories, quoted patterns such as "
         "'talks/**/*.wav', or - for standard input"
@@ -72,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     recordings = find_recordings(options.files)
     formats = [name for name in SUFFIXES if getattr(options, name)] or ["text"]
     _check_output(formats, recordings, options.output_dir)
-    recognizer = _recognizer(options, given_options(Options, arguments))
+    recognizer = load_recognizer(options, given_options(Options, arguments), limits=part_of(options, BatchLimits))
     with _Output(formats, recordings, options) as output:
         for recording, result in _transcribed(recognizer, recordings):
             output.add(recording, result)
@@ -163,7 +167,8 @@ def _ctm_names(files: Sequence[Path]) -> dict[Path, str]:
     return names
 
 
-def _recognizer(options: Options, given: set[str]) -> Recognizer:
+def load_recognizer(options: ModelOptions, given: set[str], *, limits: BatchLimits | None = None) -> Recognizer:
+    """The recognizer of a command's options. `given` are the names of those that the user gave."""
     from tympan.decode.recognizer import Recognizer
     from tympan.runtime.device import choose_kind
 
@@ -174,7 +179,7 @@ def _recognizer(options: Options, given: set[str]) -> Recognizer:
         dtype=options.dtype,
         allow_import=options.allow_import,
         adapter=options.adapter,
-        limits=part_of(options, BatchLimits),
+        limits=limits,
         **search,
     )
 

@@ -40,6 +40,14 @@ def encode_batch(loaded: LoadedModel, inputs: Sequence[np.ndarray], *, seconds: 
     return _in_own_shapes(loaded, prepared, seconds)
 
 
+def encoded_piece(loaded: LoadedModel, out: Tensor) -> Encoded:
+    """The next frames (1, T, dim) of one utterance, as a search accepts them."""
+    log_probs = _log_posteriors(loaded.model, [out[0]]) if loaded.model.has_ctc else None
+    place = search_device(loaded.device)
+    lengths = torch.tensor([out.size(1)], device=place)
+    return Encoded(memory=out, lengths=lengths, log_probs=None if log_probs is None else log_probs.to(place))
+
+
 def bucket_length(length: int) -> int:
     """The smallest length of a bucket that is not below `length`: at most a quarter more."""
     step = max(1, (1 << (length.bit_length() - 1)) // BUCKETS_PER_OCTAVE)

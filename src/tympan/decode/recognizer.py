@@ -36,6 +36,7 @@ from tympan.decode.prompt import spoken_hypothesis
 from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.speech_input import AudioInput, check_samples, samples_of
+from tympan.decode.stream import RecognitionStream
 from tympan.errors import UserError
 from tympan.models.abilities import AlignsText
 from tympan.models.build import speech_kind
@@ -129,6 +130,10 @@ class Recognizer:
         ranked = [hypotheses[:nbest] for hypotheses in ranked]
         return ranked if isinstance(audio, list) else ranked[0]
 
+    def stream(self) -> RecognitionStream:
+        """Recognize audio that arrives in pieces. UserError if the model needs the whole recording."""
+        return RecognitionStream(self)
+
     def encode(self, audio: AudioInput, *, rate: int | None = None) -> Encoding:
         """The encoder's output and CTC log posteriors of one recording. The recording is not cut into pieces."""
         encoded = self.encode_batch(self._read_all([audio], rate, in_list=False))
@@ -142,7 +147,7 @@ class Recognizer:
         """Samples (time,) of one channel (`limits.channel`) or of the mean of all, at the model's rate."""
         if isinstance(audio, str | os.PathLike):
             return self._read_file(Path(audio))
-        given = samples_of(audio, rate, channel=self._channel)
+        given = samples_of(audio, rate, channel=self.channel)
         _report_mixture(given, "the recording")
         return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
 
@@ -163,7 +168,7 @@ class Recognizer:
                 f"the input of this model is audio, but the array of shape {array.shape} contains features: pass "
                 f"recordings"
             )
-        return samples_of(array, self.rate, channel=self._channel).samples
+        return samples_of(array, self.rate, channel=self.channel).samples
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that is too short for one encoder frame."""
@@ -200,7 +205,7 @@ class Recognizer:
         """
         heard = [index for index, speech in enumerate(inputs) if not _is_silence(speech)]
         found = dict(zip(heard, self._search([inputs[index] for index in heard]), strict=True)) if heard else {}
-        return [found[index] if index in found else [self._silence()] for index in range(len(inputs))]
+        return [found[index] if index in found else [self.silence()] for index in range(len(inputs))]
 
     def encode_batch(self, inputs: Sequence[np.ndarray]) -> Encoded:
         """Compute features and encoder output of a batch. UserError for an input too short for one frame."""
@@ -240,7 +245,7 @@ class Recognizer:
             )
         log_prob = found.aligned.log_prob
         ended = Ended(given.ids, log_prob, {scorer: log_prob}, words=given.words)
-        hypothesis = self._hypothesis(ended, found.aligned)
+        hypothesis = self.hypothesis(ended, found.aligned)
         return dataclasses.replace(hypothesis, text=given.text, tokens=given.tokens, times=found.times)
 
     def given_text(self, text: str) -> GivenText:
@@ -259,7 +264,7 @@ class Recognizer:
 
     def _read_file(self, source: str | Path, **how: Any) -> np.ndarray:
         """Read a file (a Path), or the value of a wav.scp line (a string)."""
-        audio = read_audio(source, rate=self.rate, channel=self._channel, **how)
+        audio = read_audio(source, rate=self.rate, channel=self.channel, **how)
         try:
             check_samples(audio.samples, remedy="write the file as 16-bit PCM, or scale its samples")
         except UserError as error:
@@ -268,7 +273,8 @@ class Recognizer:
         return audio.samples
 
     @property
-    def _channel(self) -> Channel:
+    def channel(self) -> Channel:
+        """The channel of recordings with several that is used, or `mean`."""
         return self.loaded.input.channel if self.limits.channel is None else self.limits.channel
 
     def _keep(self, nbest: int) -> None:
@@ -315,19 +321,20 @@ class Recognizer:
 
     def _search(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         encoded = self.encode_batch(inputs)
+        return self.hypotheses(encoded, run_search(self.search, encoded))
+
+    def hypotheses(self, encoded: Encoded, results: Sequence[Sequence[Ended]]) -> list[list[Hypothesis]]:
+        """The n-best lists of a batch from the results of its search. The best one of each gets times."""
         # Without CTC, a decoder may output the blank token. It is not part of the text.
         blank_id = self.loaded.model.blank_id
-        found = [
-            [ended.without(blank_id) for ended in hypotheses[: self.options.nbest]]
-            for hypotheses in run_search(self.search, encoded)
-        ]
+        found = [[ended.without(blank_id) for ended in ranked[: self.options.nbest]] for ranked in results]
         if not all(found):
             raise UserError(
                 "the scores are nan or inf, so there is no hypothesis. Check the weights, or try --dtype float32"
             )
         aligned = self._align(encoded, [hypotheses[0] for hypotheses in found])
         return [
-            [self._hypothesis(ended, best if rank == 0 else _own_alignment(ended)) for rank, ended in enumerate(ranked)]
+            [self.hypothesis(ended, best if rank == 0 else _own_alignment(ended)) for rank, ended in enumerate(ranked)]
             for ranked, best in zip(found, aligned, strict=True)
         ]
 
@@ -338,7 +345,8 @@ class Recognizer:
         texts = [ended.token_ids for ended in found]
         return align_tokens(encoded.log_probs, encoded.lengths, texts, blank_id=self.loaded.model.blank_id)
 
-    def _hypothesis(self, ended: Ended, aligned: Aligned | None) -> Hypothesis:
+    def hypothesis(self, ended: Ended, aligned: Aligned | None = None) -> Hypothesis:
+        """One result of the search as a hypothesis, with times if the frames of its tokens are known."""
         codec = self.loaded.codec
         tokens = codec.vocabulary.ids2tokens(ended.token_ids)
         if aligned is None and isinstance(codec.tokenizer, WhisperTokenizer):
@@ -358,11 +366,11 @@ class Recognizer:
             space_symbol=self.space_symbol,
         )
 
-    def _silence(self) -> Hypothesis:
+    def silence(self) -> Hypothesis:
         """The hypothesis of the search before the first frame."""
         (nothing,) = self.search.partial(self.search.start(1))
         aligned = Aligned([], 0.0) if self.loaded.model.has_ctc else _own_alignment(nothing)
-        return self._hypothesis(dataclasses.replace(nothing, score=0.0, scores={}), aligned)
+        return self.hypothesis(dataclasses.replace(nothing, score=0.0, scores={}), aligned)
 
     def _joined(self, parts: Sequence[tuple[Segment, list[Hypothesis]]]) -> list[Hypothesis]:
         if len(parts) == 1:

@@ -1,8 +1,8 @@
 """The interfaces of a model's parts: frontends, encoders, decoders and language models.
 
 All of them are Protocols: a class conforms by having these members, and inherits from `torch.nn.Module` only. Optional
-abilities (`ConditionsOnCtc`, `Packs`, `Recomputes`, `KeepsAttention`) are checked with `isinstance`, when a model is
-built rather than in every step: such a check costs microseconds, and `torch.compile` can't trace it.
+abilities (`ConditionsOnCtc`, `Packs`, `Recomputes`, `KeepsAttention`, `Streams`) are checked with `isinstance`, when a
+model is built rather than in every step: such a check costs microseconds, and `torch.compile` can't trace it.
 
 Since Python 3.12 `isinstance` does not see parameters, buffers and submodules (`nn.Module.__getattr__`). So
 the members are methods, properties and plain attributes. It checks only names; the type checker compares signatures.
@@ -238,6 +238,21 @@ class ConditionsOnCtc(Protocol):
 
 
 @runtime_checkable
+class Streams(Protocol):
+    """An encoder that can encode an utterance piece by piece, with the output that the whole utterance has."""
+
+    def start_stream(self) -> Any:
+        """The state before the first frame. UserError for options that need the whole utterance."""
+        ...
+
+    def encode_chunk(self, features: Tensor, state: Any, /, *, is_last: bool) -> tuple[Tensor, Any]:
+        """The next features (1, time, input size) -> the output frames (1, time, size) that are final by now, and the
+        next state. Both may be empty. A state is never changed: an older one stays valid.
+        """
+        ...
+
+
+@runtime_checkable
 class Packs(Protocol):
     """An encoder that can process concatenated utterances on a CPU, so that padding costs nothing."""
 
@@ -334,6 +349,7 @@ if TYPE_CHECKING:
     _LANGUAGE_MODELS: tuple[type[NextTokenModel], ...] = (SequentialRnnLm, TransformerLm)
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
     _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
+    _STREAMING: tuple[type[Streams], ...] = (ContextualBlockEncoder,)
     _RECOMPUTED: tuple[type[Recomputes], ...] = (
         BlockEncoder,
         ContextualBlockEncoder,

@@ -9,7 +9,7 @@ context written.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from tympan.config.range import Range
 from tympan.errors import UserError
+from tympan.models.encoder.block_stream import BlockStream, advance_blocks, start_blocks
+from tympan.models.encoder.frame_blocks import Blocks
 from tympan.models.encoder.output import EncoderOutput
 from tympan.nn.activation import get_activation
 from tympan.nn.attention import MultiHeadedAttention
@@ -28,67 +30,6 @@ from tympan.nn.input_layer import InputLayer, build_input_layer
 from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import key_bias
 from tympan.nn.position import PositionalEncoding, Positioned
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """How the frames of a batch lie in blocks. Everything follows from the lengths and the number of frames."""
-
-    size: int
-    """Frames of a block; that of the batch if all utterances fit into one block."""
-    hop: int
-    look_ahead: int
-    lengths: Tensor  # (B,)
-    frames: int
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the longest utterance needs more than one block."""
-        return self.frames > self.size
-
-    @property
-    def number(self) -> int:
-        return -(-(self.frames - self.size) // self.hop) + 1 if self.is_cut else 1
-
-    def counts(self) -> Tensor:
-        """(B,): number of blocks of each utterance."""
-        more = torch.div(self.lengths - self.size + self.hop - 1, self.hop, rounding_mode="floor")
-        return more.clamp(min=0) + 1
-
-    def frame_of(self) -> Tensor:
-        """(K, size): number of the frame at every position of the blocks."""
-        first = torch.arange(self.number, device=self.lengths.device) * self.hop
-        return first.unsqueeze(1) + torch.arange(self.size, device=self.lengths.device)
-
-    def is_frame(self) -> Tensor:
-        """(B, K, size): whether the utterance has this block, and a frame there."""
-        has_block = torch.arange(self.number, device=self.lengths.device) < self.counts().unsqueeze(1)
-        return has_block.unsqueeze(2) & (self.frame_of() < self.lengths.view(-1, 1, 1))
-
-    def masks(self) -> tuple[Tensor, Tensor]:
-        """(B, K, W) which positions attention may look at, and which exist for convolutions.
-
-        A block of an utterance that is cut exists as a whole, although its last frames may be empty, as in ESPnet2.
-        """
-        has_block = torch.arange(self.number, device=self.lengths.device) < self.counts().unsqueeze(1)
-        is_long = (self.lengths > self.size).view(-1, 1, 1) & has_block.unsqueeze(2)
-        alone = nn.functional.pad(self.is_frame(), (1, 1))
-        keys = torch.ones(self.size + 2, dtype=torch.bool, device=self.lengths.device)
-        keys[-1] = False
-        return torch.where(is_long, keys, alone), alone | is_long
-
-    def cut(self, x: Tensor) -> Tensor:
-        """(B, T, size of a frame) -> (B, K, frames of a block, size of a frame), zero where there is no frame."""
-        index = self.frame_of().clamp(max=self.frames - 1)
-        return x[:, index] * self.is_frame().unsqueeze(3)
-
-    def joined(self, blocks: Tensor) -> Tensor:
-        """(B, K, W, size of a frame) -> (B, T, size of a frame): each frame from the block that outputs it."""
-        frame = torch.arange(self.frames, device=blocks.device).expand(len(blocks), -1)
-        block = torch.div(frame - (self.size - self.look_ahead), self.hop, rounding_mode="floor") + 1
-        block = block.clamp(min=0).minimum(self.counts().unsqueeze(1) - 1)
-        flat = block * blocks.size(2) + (frame - block * self.hop).clamp(max=self.size - 1) + 1
-        return blocks.flatten(1, 2).gather(1, flat.unsqueeze(2).expand(-1, -1, blocks.size(3)))
 
 
 class ContextualBlockEncoder(nn.Module):
@@ -128,33 +69,57 @@ class ContextualBlockEncoder(nn.Module):
 
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
         """features (batch, time, input size), or tokens (batch, time) for `input_layer: embed`; zero beyond lengths."""
-        x: Tensor = self.embed(features).x
         lengths = self.output_lengths(lengths)
+        return EncoderOutput(self.encode_frames(self.embed(features).x, lengths), lengths, ())
+
+    def encode_frames(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Encode the output of the input layer, x (B, T, size of a frame)."""
         frames = x.size(1)
         size = self.block_size if 0 < self.block_size < frames else frames
         blocks = Blocks(size, self.hop_size, self.look_ahead, lengths, frames)
-        contexts = self._first_contexts(x, blocks)
-        x = blocks.cut(self.pos_enc(x).x)
-        x = torch.cat([_read(contexts).unsqueeze(2), x, contexts.unsqueeze(2)], dim=2)
-        keys, exists = (mask.flatten(0, 1) for mask in blocks.masks())
-        bias = key_bias(keys, x.dtype)
+        out, _ = self.encode_blocks(blocks.cut(self.pos_enc(x).x), self.first_contexts(x, blocks), *blocks.masks())
+        return self.normalized(blocks.joined(out))
+
+    def encode_blocks(
+        self, x: Tensor, contexts: Tensor, keys: Tensor, exists: Tensor, before: Sequence[Tensor] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Encode consecutive blocks: x (B, K, W - 2, size of a frame), contexts (B, K, size of a frame).
+
+        Also returns the contexts of the last block, as inputs of every layer: `before` of the blocks that follow.
+        """
+        bias, exists = key_bias(keys.flatten(0, 1), x.dtype), exists.flatten(0, 1)
+        written = [contexts[:, -1]]
+        x = torch.cat([_read(contexts, before, 0), x, contexts.unsqueeze(2)], dim=2)
         for number, layer in enumerate(self.encoders):
             if number > 0:
-                x = torch.cat([_read(x[:, :, -1]).unsqueeze(2), x[:, :, 1:]], dim=2)
+                written.append(x[:, -1, -1])
+                x = torch.cat([_read(x[:, :, -1], before, number), x[:, :, 1:]], dim=2)
             is_checkpointed = self.training and self.grad_checkpointing
             flat = call_layer(layer, x.flatten(0, 1), bias, exists, is_checkpointed=is_checkpointed)
             x = flat.view(x.shape)
-        out = blocks.joined(x)
-        return EncoderOutput(out if self.after_norm is None else self.after_norm(out), lengths, ())
+        return x, written
 
-    def _first_contexts(self, x: Tensor, blocks: Blocks) -> Tensor:
+    def normalized(self, out: Tensor) -> Tensor:
+        """The normalization after the last layer, if there is one."""
+        normalized: Tensor = out if self.after_norm is None else self.after_norm(out)
+        return normalized
+
+    def first_contexts(self, x: Tensor, blocks: Blocks, first_block: int = 0) -> Tensor:
         """(B, K, size of a frame): mean or maximum of the frames of every block."""
         cut, is_frame = blocks.cut(x), blocks.is_frame().unsqueeze(3)
         if self.init_average:
             contexts = cut.sum(2) / is_frame.sum(2).clamp(min=1)
         else:
             contexts = cut.masked_fill(~is_frame, torch.finfo(cut.dtype).min).amax(2) * is_frame.any(2)
-        return self.pos_enc(contexts).x if self.ctx_pos_enc else contexts
+        return self.pos_enc(contexts, first_block).x if self.ctx_pos_enc else contexts
+
+    def start_stream(self) -> BlockStream:
+        """The state before the first frame. UserError for options that need the whole utterance."""
+        return start_blocks(self)
+
+    def encode_chunk(self, features: Tensor, state: BlockStream, /, *, is_last: bool) -> tuple[Tensor, BlockStream]:
+        """The next features (1, time, input size) of an utterance -> the output frames that are final by now."""
+        return advance_blocks(self, features, state, is_last=is_last)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Number of output frames for a number of input frames."""
@@ -367,9 +332,10 @@ class NoPosition(nn.Module):
         return Positioned(x)
 
 
-def _read(contexts: Tensor) -> Tensor:
-    """(B, K, size): the context that every block reads, which the block before it wrote; the first reads its own."""
-    return torch.cat([contexts[:, :1], contexts[:, :-1]], dim=1)
+def _read(contexts: Tensor, before: Sequence[Tensor] | None, layer: int) -> Tensor:
+    """(B, K, 1, size): the context that every block reads, which the block before it wrote; the first reads its own."""
+    first = contexts[:, :1] if before is None else before[layer].unsqueeze(1)
+    return torch.cat([first, contexts[:, :-1]], dim=1).unsqueeze(2)
 
 
 def _attention(heads: int, size: int, dropout_rate: float) -> MultiHeadedAttention:
