@@ -72,8 +72,8 @@ def espnet2_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
     """One message about streaming, and one about quantization that is not possible."""
     given = tuple(name for name, default in STREAMING.items() if values.get(name, default) != default)
     if given:
-        text = "belongs to ESPnet2's streaming decoder, which is not supported: to decode whole recordings, remove "
-        text += ", ".join(given)
+        text = "belongs to ESPnet2's streaming decoder, which is not supported (`tympan stream` recognizes audio in "
+        text += f"pieces with other searches): to decode whole recordings, remove {', '.join(given)}"
         yield Conflict(given, text)
     if not (values.get("quantize_asr_model") or values.get("quantize_lm")):
         return
