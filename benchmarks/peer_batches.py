@@ -2,9 +2,9 @@
 
 usage: python benchmarks/peer_batches.py --env DIR [--golden FILE]
 
-DIR is ESPnet's environment (`peer_espnet.py --env DIR --setup` makes it). This script runs itself there to make the
-batches, and then compares. `--golden` writes a sample of them: tests/data/golden_batches.json, so that a test needs no
-ESPnet.
+DIR is ESPnet's environment (made by `peer_espnet.py --env DIR --setup_only`). This script runs itself there to make
+the batches, and then compares. `--golden` writes a sample of them: tests/data/golden_batches.json, so that a test needs
+no ESPnet.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_compat.py ESPNET [PATH...]
 
-ENV is made by `peer_espnet.py --setup`, which also puts the stand-in for torchaudio into WORK/stand_in. ESPNET is a
+ENV is made by `peer_espnet.py --setup_only`, which puts the stand-in for torchaudio into ENV/stand_in. ESPNET is a
 checkout of ESPnet's repository, from which only the configurations are read. Each file is parsed by ESPnet2's own
 parser, its model is built, and one loss is computed from noise. Prints the step that fails and its error, and exits
 with 1 if a file passes all of them. s3prl's encoders are replaced by a stand-in, because they need a download.

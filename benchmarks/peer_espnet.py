@@ -1,11 +1,12 @@
 """Run the same work with ESPnet2 and with Tympan, alternating, and print the ratios.
 
-usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup] [--steps N] [--rounds N]
+usage: python benchmarks/peer_espnet.py --env DIR [--work DIR] [--setup | --setup_only] [--steps N] [--rounds N]
 
 ESPnet has its own environment. `--setup` creates it: first torch, then the package without its dependencies, then the
-packages that it imports. ESPnet imports torchaudio even where it is not used, and PyPI has no CPU build of it, so an
-empty module replaces it. Both tools load the same random weights of the AISHELL size, the same batch and the same
-utterances. They run one after the other, each on two threads.
+packages that it imports. `--setup_only` stops there and prints how to run ESPnet. ESPnet imports torchaudio even where
+it is not used, and PyPI has no CPU build of it, so an empty module in DIR/stand_in replaces it. Both tools load the
+same random weights of the AISHELL size, the same batch and the same utterances. They run one after the other, each on
+two threads.
 """
 
 from __future__ import annotations
@@ -66,13 +67,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--env", type=Path, required=True, help="ESPnet's virtual environment")
     parser.add_argument("--work", type=Path, default=Path("exp/peer"), help="directory for weights and inputs")
-    parser.add_argument("--setup", action="store_true", help="create the environment first")
+    setup = parser.add_mutually_exclusive_group()
+    setup.add_argument("--setup", action="store_true", help="create the environment first")
+    setup.add_argument("--setup_only", action="store_true", help="create the environment and measure nothing")
     parser.add_argument("--steps", default="5", help="number of training steps to time")
     parser.add_argument("--rounds", type=int, default=3, help="number of rounds; both tools run once per round")
     options = parser.parse_args()
-    if options.setup:
+    if options.setup or options.setup_only:
         set_up(options.env)
     python = options.env / "bin" / "python"
+    if options.setup_only:
+        print(f"PYTHONPATH={write_stand_in(options.env)} {python} -m espnet2.bin.asr_train --help")
+        return
     if not python.exists():
         print(f"no ESPnet in {options.env}: the comparison is skipped (create the environment with --setup)")
         return
@@ -137,13 +143,18 @@ def run_shares(command: list[str], work: Path) -> dict:
     return {"rtf": seconds / sum(part["audio_s"] for part in parts), "hypotheses": hypotheses}
 
 
+def write_stand_in(env: Path) -> Path:
+    """Write the empty torchaudio into the environment and return the directory for PYTHONPATH."""
+    package = env / "stand_in" / "torchaudio"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text(TORCHAUDIO_STAND_IN)
+    return package.parent.resolve()
+
+
 def start(command: list[str], work: Path, *, threads: int) -> subprocess.Popen[str]:
-    stand_in = work / "stand_in" / "torchaudio"
-    stand_in.mkdir(parents=True, exist_ok=True)
-    (stand_in / "__init__.py").write_text(TORCHAUDIO_STAND_IN)
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     if command[1].endswith("peer_worker.py"):
-        environment["PYTHONPATH"] = str(stand_in.parent.resolve())
+        environment["PYTHONPATH"] = str(write_stand_in(Path(command[0]).parents[1]))
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 

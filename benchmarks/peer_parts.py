@@ -2,7 +2,7 @@
 
 usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_parts.py [OUTPUT.json]
 
-ENV is made by `peer_espnet.py --setup`, which also puts the stand-in for torchaudio into WORK/stand_in. Weights and
+ENV is made by `peer_espnet.py --setup_only`, which puts the stand-in for torchaudio into ENV/stand_in. Weights and
 inputs come from tests/models/part_cases.py, so that the file holds only results. Each utterance is run by itself,
 because ESPnet2's results depend on padding.
 """

@@ -2,8 +2,8 @@
 
 usage: PYTHONPATH=STAND_IN ENV/bin/python benchmarks/peer_recipes.py [OUTPUT.json]
 
-Runs in ESPnet's environment (`peer_espnet.py --setup`, then `pip install transformers`). Weights and inputs come from
-tests/models/recipe_cases.py, so that the file holds only results. torchaudio's filterbank is replaced by that of
+Runs in ESPnet's environment (`peer_espnet.py --setup_only`, then `pip install transformers`). Weights and inputs are
+from tests/models/recipe_cases.py, so that the file holds only results. torchaudio's filterbank is replaced by that of
 kaldi-native-fbank, which has the same definition. ESPnet2 computes the kernels of S4 with an extension for CUDA. Its
 function for a CPU leaves out the conjugates of the poles, so it is replaced by one that has them.
 """

@@ -2,7 +2,7 @@
 
 usage: PYTHONPATH=STAND_IN ENV/bin/python tests/golden/make_espnet2.py
 
-ENV is made by `benchmarks/peer_espnet.py --setup`, which also makes the stand-in for torchaudio. Needs kenlm.
+ENV is made by `benchmarks/peer_espnet.py --setup_only`, which also makes the stand-in for torchaudio. Needs kenlm.
 Weights are random and rounded to float16, so that the files are small; ESPnet2 computes with them in float32.
 """
 
