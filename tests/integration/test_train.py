@@ -161,6 +161,32 @@ def test_collect_stats_writes_espnet2s_files(beeps: Path, tmp_path: Path) -> Non
     assert again.returncode == 0, again.stderr
 
 
+def test_collect_stats_of_a_part_and_the_parts_together(beeps: Path, tmp_path: Path) -> None:
+    """As asr.sh does: every job gets its share of the utterances as shape files, and the results are joined."""
+    corpus = beeps.parent
+    jobs: list[str] = []
+    for job in (0, 1):
+        shares = []
+        for side in ("train", "valid"):
+            lines = (corpus / side / "wav.scp").read_text(encoding="utf-8").splitlines(keepends=True)
+            share = tmp_path / f"{side}.{job}.scp"
+            share.write_text("".join(lines[job::2]), encoding="utf-8")
+            shares += [f"--{side}_shape_file", str(share)]
+        done = run(beeps, tmp_path / f"stats.{job}", "--collect_stats", "true", *shares)
+        assert done.returncode == 0, done.stderr
+        assert len((tmp_path / f"stats.{job}" / "train" / "speech_shape").read_text().splitlines()) == 7
+        jobs += ["--input_dir", str(tmp_path / f"stats.{job}")]
+    join = [sys.executable, "-m", "tympan.bin.aggregate_stats_dirs"]
+    line = [*join, *jobs, "--output_dir", str(tmp_path / "joined")]
+    assert subprocess.run(line, env=environment(), timeout=200).returncode == 0
+    assert run(beeps, tmp_path / "whole", "--collect_stats", "true").returncode == 0
+    joined, whole = (np.load(tmp_path / name / "train" / "feats_stats.npz") for name in ("joined", "whole"))
+    assert int(joined["count"]) == int(whole["count"])
+    assert joined["sum"] == pytest.approx(whole["sum"])
+    shapes = [(tmp_path / name / "train" / "speech_shape").read_text().splitlines() for name in ("joined", "whole")]
+    assert sorted(shapes[0]) == sorted(shapes[1])
+
+
 def test_dry_run_builds_and_stops(beeps: Path, tmp_path: Path) -> None:
     done = run(beeps, tmp_path, "--dry_run", "true")
     assert done.returncode == 0, done.stderr

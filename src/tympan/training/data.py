@@ -83,7 +83,11 @@ def with_joined_lists(config: Config) -> Config:
 
 
 def build_plain_data(task: AnyTask, config: TrainConfig) -> TrainingData:
-    """Build both datasets without augmentation, for --collect_stats."""
+    """Build both datasets without augmentation, for --collect_stats.
+
+    Shape files that exist select the utterances of one job, as in ESPnet2's asr.sh. Those that are still to be written
+    do not.
+    """
     sides = []
     for is_train in (True, False):
         dataset = _dataset(task, config, is_train=is_train, is_plain=True)
@@ -96,9 +100,10 @@ def build_plain_data(task: AnyTask, config: TrainConfig) -> TrainingData:
 def _dataset(task: AnyTask, config: TrainConfig, *, is_train: bool, is_plain: bool = False) -> UtteranceDataset:
     triples = config.train_data_path_and_name_and_type if is_train else config.valid_data_path_and_name_and_type
     shape_files = config.train_shape_file if is_train else config.valid_shape_file
+    selects = bool(shape_files) and not (is_plain and not Path(shape_files[0]).exists())
     dataset = UtteranceDataset(
         triples,
-        keys=shape_files[0] if shape_files and not is_plain else None,
+        keys=shape_files[0] if selects else None,
         sample_rate=0 if config.allow_multi_rates else task.sample_rate(config),
         channel=task.channel(config),
     )
