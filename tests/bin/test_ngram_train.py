@@ -43,6 +43,13 @@ def test_lmplzs_way_from_stdin_to_stdout(text: Path) -> None:
     assert done.stdout.endswith(b"\n\n\\end\\\n")
 
 
+def test_the_memory_may_be_a_percentage(text: Path, tmp_path: Path) -> None:
+    """asr.sh passes 20%."""
+    arpa = tmp_path / "lm.arpa"
+    assert main(["-S", "20%", "--discount_fallback", "-o", "2", "--arpa", str(arpa), str(text)]) == 0
+    assert load_ngram(arpa).counts == [7, 7]
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
@@ -50,6 +57,7 @@ def test_lmplzs_way_from_stdin_to_stdout(text: Path) -> None:
         (["-o", "2", "--discount_fallback", "0.5", "1"], "three numbers"),
         (["-o", "2", "--discount_fallback", "0.5", "1", "4"], "three numbers"),
         (["-o", "2", "--memory", "much"], "--memory: expected a number and a unit"),
+        (["-o", "2", "--memory", "120%"], "--memory: expected at most 100%"),
         (["-o", "2", "--temp_dir", "nowhere"], "--temp_dir: nowhere is not a directory"),
         (["-o", "2"], "Pass --discount_fallback"),
         ([], "order"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tympan.config import argument, option, parse_args
 from tympan.errors import UserError
+from tympan.runtime.memory import memory_bytes
 
 if TYPE_CHECKING:
     from tympan.text.ngram.corpus import Corpus
@@ -44,7 +45,7 @@ class Options:
         False, help="treat <s>, </s> and <unk> in the text as spaces instead of raising an error"
     )
     memory: str = option(
-        "256M", help="memory for sorting, such as 1G; larger data is sorted in temporary files", short="-S"
+        "256M", help="memory for sorting, such as 1G or 20%; larger data is sorted in temporary files", short="-S"
     )
     temp_dir: Path | None = option(None, help="directory for temporary files (default: the system's)", short="-T")
 
@@ -91,9 +92,13 @@ def _check(options: Options) -> None:
 
 def _bytes(text: str) -> int:
     """GNU sort's notation, as for lmplz -S. The default unit is K."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([bKMGT]?)", text.strip())
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([bKMGT%]?)", text.strip())
     if not found:
-        raise UserError(f"--memory: expected a number and a unit (b, K, M, G, T), such as 500M, found '{text}'")
+        raise UserError(f"--memory: expected a number and a unit (b, K, M, G, T, %), such as 500M, found '{text}'")
+    if found[2] == "%":
+        if float(found[1]) > 100:
+            raise UserError(f"--memory: expected at most 100% of the memory, found '{text}'")
+        return int(memory_bytes() * float(found[1]) / 100)
     return int(float(found[1]) * _UNITS[found[2]])
 
 
