@@ -39,6 +39,15 @@ def test_second_call_replaces_the_first_and_appends_to_files(tmp_path: Path) -> 
     assert LINE.match(line)
 
 
+def test_lines_are_written_once_if_stderr_is_the_log_file(tmp_path: Path) -> None:
+    """run.pl and queue.pl redirect stderr to the log that the command itself writes."""
+    path = tmp_path / "train.log"
+    code = f"import logging\nfrom tympan.runtime.log import setup_logging\nsetup_logging('INFO', {str(path)!r})\n"
+    with path.open("w", encoding="utf-8") as stream:
+        subprocess.run([sys.executable, "-c", code + "logging.info('hello')"], stderr=stream, check=True)
+    assert path.read_text(encoding="utf-8").count("hello") == 1
+
+
 def test_lines_stand_above_a_progress_bar() -> None:
     loop = "for i in tqdm(range(2), file=sys.stderr, mininterval=0): log.info('hello')"
     code = f"from tqdm import tqdm\nsetup_logging()\n{loop}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,16 +25,17 @@ def setup_logging(
 ) -> None:
     """Log to stderr and, if given, append to `file`. `rank` marks the lines of one process among several.
 
-    It may be called again, because the output directory is not known at first. The last call replaces earlier ones.
+    If stderr is redirected to `file`, as by run.pl, every line is written once. The function may be called again,
+    because the output directory is not known at first. The last call replaces earlier ones.
     """
     prefix = "" if rank is None else f"[rank {rank}] "
     formatter = logging.Formatter(prefix + FORMAT, DATE)
     handlers: list[logging.Handler] = []
-    if console:
-        handlers.append(_ConsoleHandler())
     if file is not None:
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         handlers.append(_FileHandler(file, encoding="utf-8"))
+    if console and (file is None or not _stderr_is(file)):
+        handlers.insert(0, _ConsoleHandler())
     root = logging.getLogger()
     for old in [item for item in root.handlers if isinstance(item, _ConsoleHandler | _FileHandler)]:
         root.removeHandler(old)
@@ -45,6 +47,14 @@ def setup_logging(
     logging.captureWarnings(True)
     for noisy in ("matplotlib", "PIL", "fsspec"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, root.level))
+
+
+def _stderr_is(file: str | Path) -> bool:
+    """Return whether stderr is redirected to this file."""
+    try:
+        return os.path.samestat(os.fstat(sys.stderr.fileno()), os.stat(file))
+    except (OSError, ValueError, AttributeError):  # stderr is closed or replaced by an object without a descriptor
+        return False
 
 
 def remove_log_lines(is_removed: Callable[[str], bool]) -> int:
