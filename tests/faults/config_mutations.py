@@ -43,6 +43,8 @@ NEVER = {
 }  # fmt: skip
 COUNTS = {"nproc", "num_workers", "max_epoch", "num_iters_per_epoch", "ngpu", "nj"}
 """A legal number above 1 starts as many processes or epochs."""
+LEAST_LEGAL = {"hop_length": 20}
+"""Legal numbers below make a frame of almost every sample, and minutes of training."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,10 @@ def _change(family: Family, config: Values, chance: random.Random) -> Change:
     if isinstance(default, dict) and default and chance.random() < 0.8:
         inner = chance.choice(list(default))
         return Change(conf, key, {**default, inner: _value(type(default[inner]), parameters[key].range, chance)})
-    return Change(conf, key, _value(parameters[key].type, parameters[key].range, chance))
+    value = _value(parameters[key].type, parameters[key].range, chance)
+    if isinstance(value, int) and 0 < value < LEAST_LEGAL.get(key, 0):
+        value = LEAST_LEGAL[key]
+    return Change(conf, key, value)
 
 
 def _is_known(choice: Any, kind: str) -> bool:

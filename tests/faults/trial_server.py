@@ -23,8 +23,11 @@ from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 import tympan.config.choices
 from tympan.config.registry import Registry
+from tympan.models.transducer_lattice import Lattice, arc_occupancies
 from tympan.runtime.child import module_command
 
 ROOT = Path(__file__).parents[2]
@@ -171,6 +174,7 @@ def _prepare() -> None:
         "matplotlib.pyplot",
         "torch.profiler",
         "torch._inductor",
+        "transformers.models.wavlm.modeling_wavlm",
         "tympan.decode.session",
         "tympan.tuning.run",
         "tympan.tasks.st",
@@ -186,7 +190,14 @@ def _prepare() -> None:
                 registry.parameters(name)
                 if not registry.target(name).startswith("torch_"):
                     registry.get_class(name)
+    _compile()
     gc.freeze()
+
+
+def _compile() -> None:
+    """Compile what numba compiles for the loss of transducers, or read it from its cache."""
+    lattice = Lattice.of(torch.tensor([2]), torch.tensor([1]))
+    arc_occupancies(torch.zeros(len(lattice.frame), 2), lattice)
 
 
 if __name__ == "__main__":

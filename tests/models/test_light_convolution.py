@@ -65,7 +65,7 @@ def test_models_with_convolutions_train(name: str) -> None:
 def test_mistakes_in_the_kernels() -> None:
     conf = cases.decoder_conf(cases.CONVOLUTION["short"])
     for changed, message in (
-        ({"conv_kernel_length": [3]}, "has 1 values, but there are 2 blocks"),
+        ({"conv_kernel_length": [3]}, "has 1 values, but num_blocks is 2"),
         ({"conv_kernel_length": [3, 4]}, "odd number"),
         ({"conv_wshare": 3}, "multiple of conv_wshare"),
     ):

@@ -102,7 +102,7 @@ def test_longformer_trains_and_does_not_depend_on_padding() -> None:
         together = encoder(both, torch.tensor([53, 38]))
     length = int(alone.lengths[0])
     torch.testing.assert_close(together.out[1, :length], alone.out[0, :length], atol=1e-5, rtol=0)
-    with pytest.raises(UserError, match="attention_windows has 1 values, but there are 2 blocks"):
+    with pytest.raises(UserError, match="attention_windows has 1 values, but num_blocks is 2"):
         choices.ENCODERS.build("longformer", {**conf, "attention_windows": [3]}, input_size=20)
 
 

@@ -69,11 +69,16 @@ def cli(argv: Sequence[str] | None = None) -> int:
 def commands() -> dict[str, str]:
     """Every command with the first line of its module's docstring (nothing is imported)."""
     found = {}
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        if path.stem not in ("__init__", "main"):
-            docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-            found[path.stem] = docstring.partition("\n")[0]
+    for name, path in _modules().items():
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        found[name] = docstring.partition("\n")[0]
     return found
+
+
+def _modules() -> dict[str, Path]:
+    """The source file of each command."""
+    paths = sorted(Path(__file__).parent.glob("*.py"))
+    return {path.stem: path for path in paths if path.stem not in ("__init__", "main")}
 
 
 def _show(text: str) -> int:
@@ -92,7 +97,7 @@ def _completion(shell: Sequence[str] | None) -> int:
 
 
 def _command(name: str) -> Main:
-    known = commands()
+    known = _modules()
     if name not in known:
         import difflib
 

@@ -111,6 +111,11 @@ class Registry:
         found = self.get_class(name)
         try:
             return found(*args, **values, **sizes)
+        except UserError as error:
+            option = f"{self.kind}_conf"
+            if option in str(error):
+                raise
+            raise UserError(f"{option}: {error}") from error
         except _MISTAKES as error:
             # An error in a user's class needs its traceback, and running out of memory has its own message
             if self.canonical(name) not in self._targets or "memory" in str(error):

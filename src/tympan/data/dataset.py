@@ -89,8 +89,8 @@ class UtteranceDataset:
     def _as_array(self, value: Value, row: int, name: str) -> np.ndarray:
         if isinstance(value, str):
             raise UserError(
-                f"{self.place(row, name)}: converting text to token ids needs a token_type and a token_list, "
-                "and preprocessor_conf text_name must be the name of this data"
+                f"{self.place(row, name)}: converting text to token ids needs use_preprocessor true, a token_type "
+                "and a token_list, and preprocessor_conf text_name must be the name of this data"
             )
         if value.dtype.kind == "f":
             return np.asarray(value, dtype=np.float32)

@@ -104,7 +104,7 @@ def _measure_value(chunk: _Chunk, utterance_id: str, value: str) -> tuple[int, i
     if chunk.data_type != "text":
         return value_length(chunk.data_type, value, chunk.context)
     if chunk.preprocess is None:
-        raise UserError("converting text to token ids needs a token_type and a token_list")
+        raise UserError("converting text to token ids needs use_preprocessor true, a token_type and a token_list")
     return len(chunk.preprocess(utterance_id, {chunk.name: value}, 1)[chunk.name]), 1
 
 

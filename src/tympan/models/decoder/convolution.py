@@ -186,5 +186,8 @@ class ConvolutionBlock(ResidualBlock[LightConvolution]):
 def kernels_of_blocks(lengths: Sequence[int], num_blocks: int) -> Sequence[int]:
     """UserError unless there is one kernel size per block."""
     if len(lengths) != num_blocks:
-        raise UserError(f"conv_kernel_length has {len(lengths)} values, but there are {num_blocks} blocks")
+        raise UserError(
+            f"conv_kernel_length has {len(lengths)} values, but num_blocks is {num_blocks}: it needs one "
+            "value per block"
+        )
     return lengths

@@ -180,7 +180,9 @@ def per_layer(value: float | Sequence[float], num_blocks: int, name: str) -> lis
     if isinstance(value, int | float):
         return [float(value)] * num_blocks
     if len(value) != num_blocks:
-        raise UserError(f"{name} has {len(value)} values, but there are {num_blocks} blocks")
+        raise UserError(
+            f"{name} has {len(value)} values, but num_blocks is {num_blocks}: give one number, or one value per block"
+        )
     return [float(item) for item in value]
 
 

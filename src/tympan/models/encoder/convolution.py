@@ -47,7 +47,10 @@ class ConvolutionEncoder(BlockEncoder):
         conv_usebias: bool = False,
     ) -> None:
         if len(conv_kernel_length) != num_blocks:
-            raise UserError(f"conv_kernel_length has {len(conv_kernel_length)} values, but num_blocks is {num_blocks}")
+            raise UserError(
+                f"conv_kernel_length has {len(conv_kernel_length)} values, but num_blocks is "
+                f"{num_blocks}: it needs one value per block"
+            )
         embed = build_input_layer(
             input_layer,
             input_size=input_size,

@@ -51,7 +51,9 @@ class LongformerEncoder(ConformerEncoder):
     ) -> None:
         for name, values in (("attention_windows", attention_windows), ("attention_dilation", attention_dilation)):
             if len(values) != num_blocks:
-                raise UserError(f"encoder_conf {name} has {len(values)} values, but there are {num_blocks} blocks")
+                raise UserError(
+                    f"{name} has {len(values)} values, but num_blocks is {num_blocks}: it needs one value per block"
+                )
         super().__init__(
             input_size=input_size,
             output_size=output_size,
