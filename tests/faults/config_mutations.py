@@ -122,7 +122,8 @@ class Trial:
             words = message.replace("_", " ").replace("-", " ")
             names = [change.name, change.key or change.name]
             if change.name.endswith(("_file", "_dir", "_config", "_scp")):  # the message begins with the path
-                names.append(str(change.value))
+                # Options are decoded as UTF-8, so two surrogates become one character
+                names.append(str(change.value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
             if not any(name.replace("_", " ").replace("-", " ") in words for name in names):
                 return "nonsense", f"the message does not name {change.key or change.name}: {message}"
         return "rejected", message

@@ -79,6 +79,22 @@ def test_a_run_whose_validation_is_nan_fails(beeps: Path, tmp_path: Path, proces
     assert list((tmp_path / "nan").glob("*.ave*.pth")) == []
 
 
+def test_a_run_whose_last_weights_are_nan_fails(beeps: Path, tmp_path: Path) -> None:
+    """No text has <unk>, so its embedding does not change the loss."""
+    exp = tmp_path / "exp"
+    broken = tmp_path / "broken.pth"
+    assert run(beeps, exp, "--max_epoch", "1").returncode == 0
+    state = torch.load(exp / "1epoch.pth", weights_only=True)
+    state["decoder.embed.0.weight"][1] = math.nan
+    torch.save(state, broken)
+    done = run(beeps, tmp_path / "nan", "--max_epoch", "1", "--init_param", str(broken))
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert "some weights of epoch 1, the last one, are not finite, so its model was not saved" in done.stderr
+    assert list((tmp_path / "nan").glob("*.pth")) == [tmp_path / "nan" / "checkpoint.pth"]
+    again = run(beeps, tmp_path / "nan", "--max_epoch", "1", "--resume", "true")
+    assert (again.returncode, "some weights of epoch 1" in again.stderr) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

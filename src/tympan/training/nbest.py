@@ -64,7 +64,7 @@ def average_nbest(
                 gone = ", ".join(str(epoch) for epoch in best if epoch not in epochs)
                 logging.warning(
                     "%s.%s: averaging without epochs %s, which are among the best %d: their models were deleted "
-                    "(--keep_nbest_models was smaller before)",
+                    "(--keep_nbest_models was smaller before), or not saved because of weights that are not finite",
                     phase, name, gone, len(best),
                 )  # fmt: skip
             if not epochs:

@@ -16,6 +16,7 @@ from tympan.errors import UserError
 from tympan.runtime.comm import Comm
 from tympan.runtime.seed import seed_step, set_all_seeds
 from tympan.training.checkpoint import Position
+from tympan.training.nbest import is_finite
 from tympan.training.reporter import Done, EpochReporter, Reporter
 from tympan.training.schedulers import moments
 from tympan.training.update import Updater, counts_of, stats_of
@@ -56,6 +57,7 @@ class Trainer:
         self.position = Position(epoch=1, step=0)
         self._part_state: dict[str, Any] | None = None
         self._saved_at = time.monotonic()
+        self._is_finite = True
 
     def fit(self) -> None:
         """Train from the current position to the last epoch, then write the averaged models."""
@@ -73,11 +75,19 @@ class Trainer:
         self.writer.finish(self.reporter)
 
     def check_result(self) -> None:
-        """Raise UserError if the last validation loss is not finite, so that a run that diverged does not succeed."""
+        """Raise UserError if the last validation loss or weights are not finite: a run that diverged has failed.
+
+        Weights can be NaN with a finite loss: those of tokens or positions that the validation data does not have.
+        """
         last = self.position.epoch - 1
         if self.options.no_forward_run or not self.reporter.has("valid", "loss", last):
             return
         value = self.reporter.get("valid", "loss", last)
+        if math.isfinite(value) and not self._is_finite:
+            raise UserError(
+                f"some weights of epoch {last}, the last one, are not finite, so its model was not saved. "
+                "Try other values of optim_conf (a lower lr, a larger eps) or scheduler_conf (a longer warmup)"
+            )
         if not math.isfinite(value):
             finite = [epoch for epoch, loss in self.reporter.ranking("valid", "loss", "min") if math.isfinite(loss)]
             kept = f"the best earlier epoch is {finite[0]}" if finite else "no epoch has a usable model"
@@ -133,6 +143,7 @@ class Trainer:
         epoch = self.position.epoch
         self._step_schedule(epoch)
         model_state = self.updater.parallel.full_model_state()
+        self._is_finite = is_finite(model_state)
         self.writer.epoch_done(epoch, self.reporter, model_state, self.updater.parallel.module)
         self.position = Position(epoch + 1, 0)
         self.writer.checkpoint(self._state(model_state, part=None))
@@ -152,6 +163,7 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore state and position from a checkpoint."""
         self.updater.parallel.load_model_state(state["model"])
+        self._is_finite = is_finite(state["model"])
         self.updater.load_state_dict(state)
         self.reporter.load_state_dict(state["reporter"])
         self.position = Position(**state["position"])
