@@ -122,7 +122,8 @@ def options_of(schema: type[Any]) -> dict[str, Option]:
 
     A class variable `OPTION_ORDER` names options that come in that order; each of the others follows its predecessor.
     """
-    types = _types(schema)
+    key: object = schema
+    types = _types(key)
     found = {}
     for item in dataclasses.fields(schema):
         default = item.default
@@ -134,7 +135,7 @@ def options_of(schema: type[Any]) -> dict[str, Option]:
 
 
 @functools.cache
-def _types(schema: type[Any]) -> dict[str, Any]:
+def _types(schema: Any) -> dict[str, Any]:
     """The types of the fields. Evaluating the annotations of 200 options takes 10 ms."""
     return typing.get_type_hints(schema)
 

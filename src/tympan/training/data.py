@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +42,9 @@ def build_data(task: AnyTask, config: TrainConfig, *, comm: Comm, pin_memory: bo
     Without shape files, the length of every utterance is measured. With shape files, data files are only opened.
     """
     tokens = task.tokens(config)
+    for option in ("train_shape_file", "valid_shape_file"):
+        if missing := [path for path in getattr(config, option) if not os.path.exists(path)]:
+            raise UserError(f"--{option} {missing[0]}: no such file; --collect_stats true writes the shape files")
     train, valid = _dataset(task, config, is_train=True), _dataset(task, config, is_train=False)
     train_plan = _plan(train, config.train_shape_file, _train_options(config, comm), tokens, config.num_workers)
     valid_plan = _plan(valid, config.valid_shape_file, _valid_options(config), tokens, config.num_workers)
