@@ -44,6 +44,7 @@ SMALL: Values = {
     "cycle_momentum": False, "joint_space_size": 12, "unit": 16, "nlayers": 1, "att_unit": 16, "embed_unit": 16,
     "head": 2, "layer": 1, "length_adaptor_n_layers": 1, "rank": 2, "alpha": 2, "bottleneck": 4,
     "attention_windows": [8], "attention_dilation": [1], "max_iter": 2, "lr": 0.001,
+    "total_num_steps": 100, "warmup_num_steps": 10,
 }  # fmt: skip
 SMALL_ONLY_IN = {"fs": ("frontend",), "lr": ("optim",), "rank": ("adapter",), "alpha": ("adapter",)}
 AUDIO_ENCODER = {"input_size": 1, "frontend": None, "specaug": None, "normalize": None, "preencoder": None}

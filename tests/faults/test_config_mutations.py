@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.faults.config_families import FAMILIES, Materials
+from tests.faults.config_families import FAMILIES, REGISTRIES, Materials, part
 from tests.faults.config_mutations import WEIGHTS, make_trial
+from tympan.config.signature import REQUIRED
 
 pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
@@ -67,12 +68,22 @@ def test_every_family_is_drawn() -> None:
     assert set(WEIGHTS) == set(FAMILIES)
 
 
+@pytest.mark.parametrize("kind", ["optim", "scheduler", "specaug", "adapter", "joint_net", "lm"])
+def test_every_choice_has_the_values_that_it_needs(kind: str) -> None:
+    """A valid configuration for a choice that somebody adds to the registry, too."""
+    registry = REGISTRIES[kind]
+    for name in registry.names():
+        needed = {key for key, item in registry.parameters(name).items() if item.default is REQUIRED}
+        assert needed <= set(part(kind, name)[f"{kind}_conf"]), name
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--input_size", "40"], "expects features (time, dim), but the data is audio"),
         (["--preencoder", "linear", "--preencoder_conf", "output_size=2"], "needs more than 2 values per frame"),
         (["--optim", "lbfgs", "--optim_conf", "line_search_fn=x"], "line_search_fn: must be null or strong_wolfe"),
+        (["--optim", "lbfgs", "--layer_decay", "0.9"], "--optim lbfgs has the same options for all weights"),
         (["--optim", "rprop", "--optim_conf", "capturable=true"], "with lr=0.001, capturable=True: "),
         (["--optim", "adagrad", "--optim_conf", "differentiable=true"], "lr=0.001, differentiable=True: "),
         (["--model_conf", "lang_token_id=6"], "lang_token_id: must be below the number of tokens, which is 6"),

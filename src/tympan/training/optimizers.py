@@ -67,6 +67,11 @@ def build_optimizer(
         if is_spared:
             group["weight_decay"] = 0.0
         groups.append(group)
+    if len(groups) > 1 and issubclass(optim_class, torch.optim.LBFGS):
+        raise UserError(
+            "--optim lbfgs has the same options for all weights, so it can't be used with --layer_decay or "
+            "--exclude_weight_decay true: leave them out, or choose another optimizer such as adam"
+        )
     if conf.get("line_search_fn") not in (None, "strong_wolfe"):
         raise UserError(f"optim_conf line_search_fn: must be null or strong_wolfe, found {conf['line_search_fn']}")
     chosen = _with_kernel(optim_class, conf, [parameter for _, parameter in parameters])
