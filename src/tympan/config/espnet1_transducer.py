@@ -74,7 +74,13 @@ def translate_transducer(file: Translation) -> None:
     else:
         translate_rnn_encoder(file)
         file.rename(_RNN, {key: value for key, value in RNN_DEFAULTS.items() if key in _RNN})
-        size = file.document.value["encoder_conf"]["output_size"]
+        conf = file.document.value["encoder_conf"]
+        size = conf["output_size"]
+        if conf.get("bidirectional") and not conf["use_projection"]:
+            file.note(
+                "etype",
+                f"etype: {etype} differs: a layer's two directions are concatenated; ESPnet1's transducer adds them",
+            )
     file.note("model_module", f"model-module became decoder: transducer, encoder: {file.document.value.get('encoder')}")
     _translate_decoder(file)
     file.rename(_COMMON, {"epochs": 30, "grad_clip": 5.0, "seed": 1})
