@@ -41,6 +41,16 @@ MODELS: dict[str, dict[str, Any]] = {
         "decoder_conf": {"attention_heads": 2, "linear_units": 24, "num_blocks": 2},
     },
     "rnn": {**CONFORMER, "decoder": "rnn", "decoder_conf": {"hidden_size": 16, "att_conf": {"adim": 12}}},
+    "s4": {
+        **CONFORMER,
+        "decoder": "s4",
+        "decoder_conf": {
+            "n_layers": 2,
+            "residual": "residual",
+            "norm": "layer",
+            "layer": [{"_name_": "s4", "d_state": 8, "n_ssm": 1}, {"_name_": "mha", "n_head": 2}, {"_name_": "ff"}],
+        },
+    },
     "ctc": {**CONFORMER, "decoder": None, "model_conf": {"ctc_weight": 1.0}},
 }
 LMS: dict[str, dict[str, Any]] = {
@@ -85,6 +95,7 @@ CASES = [
     ("transformer", "transformer", "joint", 0.0),
     ("transformer", "rnn", "joint", -9.0),
     ("rnn", "rnn", "joint", 0.5),
+    ("s4", "rnn", "joint", 0.0),
     ("ctc", "transformer", "joint", 0.0),
     ("transformer", "rnn", "rescore", 0.0),
     ("ctc", "rnn", "ctc_prefix", 0.0),
