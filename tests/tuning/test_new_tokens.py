@@ -74,6 +74,7 @@ def test_similar_tokens() -> None:
 FAMILIES: dict[str, dict[str, Any]] = {
     "transformer": {"decoder": "transformer", "decoder_conf": {"linear_units": 8, "num_blocks": 1}},
     "rnn": {"decoder": "rnn", "decoder_conf": {"hidden_size": 8, "num_layers": 1}},
+    "s4": {"decoder": "s4", "decoder_conf": {"n_layers": 1, "layer": {"_name_": "s4", "d_state": 4}}},
     "ctc": {"decoder": None, "model_conf": {"ctc_weight": 1.0}},
     "transducer": {"decoder": "transducer", "decoder_conf": {"hidden_size": 8}, "joint_net_conf": {}},
 }  # fmt: skip
@@ -82,6 +83,8 @@ EXPECTED = {
                     "decoder.output_layer.bias"},
     "rnn": {"ctc.ctc_lo.weight", "ctc.ctc_lo.bias", "decoder.embed.weight", "decoder.output.weight",
             "decoder.output.bias"},
+    "s4": {"ctc.ctc_lo.weight", "ctc.ctc_lo.bias", "decoder.embed.weight", "decoder.output.weight",
+           "decoder.output.bias"},
     "ctc": {"ctc.ctc_lo.weight", "ctc.ctc_lo.bias"},
     "transducer": {"ctc.ctc_lo.weight", "ctc.ctc_lo.bias", "decoder.embed.weight", "joint_network.lin_out.weight",
                    "joint_network.lin_out.bias"},
