@@ -203,6 +203,12 @@ def test_fused_frontends_have_one_frame_rate() -> None:
     torch.testing.assert_close(features[1:, :26], alone, atol=1e-5, rtol=0)
 
 
+def test_fused_frontends_import_no_other_classes() -> None:
+    """Loading a model with such a configuration would run the code of the class."""
+    with pytest.raises(UserError, match=r"there is no frontend 'trap:Frontend'\. Known: default, s3prl"):
+        FusedFrontends([{"frontend_type": "trap:Frontend"}])
+
+
 def test_sizes_of_known_upstreams() -> None:
     """Published numbers of parameters, in millions, without the parts that only pretraining uses."""
     for name, millions in (("wav2vec2_base_960", 94.4), ("hubert_large_ll60k", 315.4), ("wavlm_large", 315.5)):

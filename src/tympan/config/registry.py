@@ -66,6 +66,15 @@ class Registry:
         known = ", ".join(self._targets) or "none"
         raise UserError(f"there is no {self.kind} '{name}'.{hint} Known: {known}; or package.module:Class")
 
+    def registered(self, name: str) -> str:
+        """Return a registered name; UserError for others, including `package.module:Class`.
+
+        For names inside a `*_conf`: loading a model must not import classes, and `--allow_import` does not check them.
+        """
+        if is_import(name):
+            raise UserError(f"there is no {self.kind} '{name}'. Known: {', '.join(self._targets)}")
+        return self.canonical(name)
+
     def target(self, name: str) -> str:
         """The `"module:Class"` of a name."""
         canonical = self.canonical(name)

@@ -184,7 +184,7 @@ class TransducerModel(EncodingModel):
         self.att_decoder: Decoder | None = None
         if attention_weight > 0:
             self.att_decoder = choices.DECODERS.build(
-                attention_decoder,
+                choices.DECODERS.registered(attention_decoder),
                 attention_decoder_conf,
                 vocab_size=self.vocab_size,
                 encoder_output_size=encoder.output_size,

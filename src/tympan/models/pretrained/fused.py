@@ -79,5 +79,5 @@ def _build(conf: dict[str, Any], fs: int | str) -> DefaultFrontend | S3prlFronte
     if not isinstance(kind, str):
         raise UserError("frontend_conf frontends: every entry needs frontend_type: default or s3prl")
     options = {key: value for key, value in conf.items() if key != "frontend_type"}
-    frontend: DefaultFrontend | S3prlFrontend = _KINDS.build(kind, {**options, "fs": fs})
+    frontend: DefaultFrontend | S3prlFrontend = _KINDS.build(_KINDS.registered(kind), {**options, "fs": fs})
     return frontend
