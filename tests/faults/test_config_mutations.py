@@ -84,6 +84,10 @@ def test_every_choice_has_the_values_that_it_needs(kind: str) -> None:
         (["--preencoder", "linear", "--preencoder_conf", "output_size=2"], "needs more than 2 values per frame"),
         (["--optim", "lbfgs", "--optim_conf", "line_search_fn=x"], "line_search_fn: must be null or strong_wolfe"),
         (["--optim", "lbfgs", "--layer_decay", "0.9"], "--optim lbfgs has the same options for all weights"),
+        (["--frontend_conf", "fmin=7999.99999999999"], "must be below fmax, which is 8000 Hz here, by 1 Hz or more"),
+        (["--token_type", "whisper_en"], "--token_type whisper_en needs no --token_list, or one of "),
+        (["--preprocessor_conf", "fs=2"], "preprocessor_conf fs: '2' must be between 100 Hz and 1 MHz"),
+        (["--aux_ctc_tasks", "[tone]"], "is needed for tone (which aux_ctc_tasks or another option names): PATH"),
         (["--optim", "rprop", "--optim_conf", "capturable=true"], "with lr=0.001, capturable=True: "),
         (["--optim", "adagrad", "--optim_conf", "differentiable=true"], "lr=0.001, differentiable=True: "),
         (["--model_conf", "lang_token_id=6"], "lang_token_id: must be below the number of tokens, which is 6"),
@@ -108,3 +112,12 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
     ended = materials.server.run(["asr_train", *config, *options], fresh=False)
     assert (ended.code, message in ended.output) == (2, True), ended.output[-1000:]
     assert "Traceback" not in ended.output
+
+
+def test_a_directory_that_finetune_does_not_find_is_named_with_its_option(materials: Materials) -> None:
+    folder = materials.folder
+    dirs = ["--train_dir", str(folder / "train"), "--dev_dir", str(folder / "valid"), "--test_dir", "missing"]
+    ended = materials.server.run(
+        ["finetune", str(folder / "exp"), *dirs, "--output_dir", str(folder / "tuned")], fresh=False
+    )
+    assert (ended.code, "--test_dir missing: no such data directory" in ended.output) == (2, True), ended.output

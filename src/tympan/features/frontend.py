@@ -41,7 +41,7 @@ class DefaultFrontend(nn.Module):
         onesided: bool = True,
         n_mels: Annotated[int, Range(1, 100_000)] = 80,
         fmin: Annotated[float | None, Range(0, 500_000)] = None,
-        fmax: Annotated[float | None, Range(above=0, most=500_000)] = None,
+        fmax: Annotated[float | None, Range(1, 500_000)] = None,
         htk: bool = False,
         apply_stft: bool = True,
     ) -> None:
@@ -54,9 +54,10 @@ class DefaultFrontend(nn.Module):
             raise UserError(f"frontend_conf win_length {win_length} is longer than n_fft {n_fft}")
         rate = parse_rate(fs)
         highest = rate / 2 if fmax is None else fmax
-        if (fmin or 0.0) >= highest:
+        if (fmin or 0.0) > highest - 1:  # closer edges are one number after rounding, and the filters NaN
             raise UserError(
-                f"frontend_conf fmin {fmin} must be below fmax, which is {highest:g} Hz here: no filter would be left"
+                f"frontend_conf fmin {fmin} must be below fmax, which is {highest:g} Hz here, by 1 Hz or more: no "
+                "filter would be left"
             )
         self.n_fft = n_fft
         self.win_length = n_fft if win_length is None else win_length
@@ -233,12 +234,12 @@ def _mirror(index: Tensor, lengths: Tensor) -> Tensor:
     return torch.minimum(index, 2 * lengths - 2 - index).clamp(min=0)
 
 
-def parse_rate(fs: int | str) -> int:
+def parse_rate(fs: int | str, *, option: str = "frontend_conf fs") -> int:
     """16000, "16000" or "16k" as hertz."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(k?)\s*(?:hz)?\s*", str(fs), flags=re.IGNORECASE)
     if match is None:
-        raise UserError(f"frontend_conf fs: '{fs}' is not a sample rate such as 16000 or 16k")
+        raise UserError(f"{option}: '{fs}' is not a sample rate such as 16000 or 16k")
     rate = round(float(match[1]) * (1000 if match[2] else 1))
     if not 100 <= rate <= 1_000_000:
-        raise UserError(f"frontend_conf fs: '{fs}' must be between 100 Hz and 1 MHz")
+        raise UserError(f"{option}: '{fs}' must be between 100 Hz and 1 MHz")
     return rate

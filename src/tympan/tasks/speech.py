@@ -45,8 +45,10 @@ def speech_rate(config: SpeechTrainConfig) -> int | None:
     """Sample rate of the options, in Hz. ESPnet2 also writes `16k`."""
     from tympan.features.frontend import parse_rate
 
-    rate = config.preprocessor_conf.get("fs") or config.frontend_conf.get("fs")
-    return parse_rate(rate) if rate else None
+    for option in ("preprocessor_conf", "frontend_conf"):
+        if rate := getattr(config, option).get("fs"):
+            return parse_rate(rate, option=f"{option} fs")
+    return None
 
 
 def speech_files(config: SpeechTrainConfig) -> list[str | None]:

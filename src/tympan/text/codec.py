@@ -93,10 +93,15 @@ def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "toke
 
 
 def _whisper_vocabulary(config: TextConfig, *, find: Find, source: str) -> Vocabulary:
-    if isinstance(config.token_list, str):
-        return read_token_list(find(config.token_list), unk_symbol=EOT)
-    if config.token_list is not None:
-        return Vocabulary(config.token_list, unk_symbol=EOT, source=source)
+    try:
+        if isinstance(config.token_list, str):
+            return read_token_list(find(config.token_list), unk_symbol=EOT)
+        if config.token_list is not None:
+            return Vocabulary(config.token_list, unk_symbol=EOT, source=source)
+    except UserError as error:
+        raise UserError(
+            f"--token_type {config.token_type} needs no --token_list, or one of Whisper's: {error}"
+        ) from None
     is_file = config.bpemodel is not None and config.bpemodel not in WHISPER_TYPES
     path = find_vocabulary(Path(find(config.bpemodel)) if is_file else None, config.token_type)  # type: ignore[arg-type]
     return Vocabulary(read_token_strings(require_vocabulary(path, config.token_type)), unk_symbol=EOT, source=source)

@@ -27,10 +27,10 @@ class DeepSpeedWarmupLR(LRScheduler):
         self,
         optimizer: Optimizer,
         warmup_min_lr: Annotated[float, Range(0, 1_000)] = 0.0,
-        warmup_max_lr: Annotated[float, Range(0, 1_000)] | None = None,
+        warmup_max_lr: Annotated[float | None, Range(0, 1_000)] = None,
         warmup_num_steps: Annotated[int, Range(1)] = 1000,
         warmup_type: WarmupType = "log",
-        total_num_steps: Annotated[int, Range(1)] | None = None,
+        total_num_steps: Annotated[int | None, Range(1)] = None,
         last_epoch: Annotated[int, Range(-1)] = -1,
     ) -> None:
         self.warmup_min_lr = warmup_min_lr

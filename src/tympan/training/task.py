@@ -145,10 +145,12 @@ def check_data_names(task: AnyTask, config: TrainConfig) -> None:
         names = [name for _, name, _ in triples]
         missing = [name for name in required if name not in names]
         if missing:
+            is_named = missing[0] in task.more_data(config)
+            which = " (which aux_ctc_tasks or another option names)" if is_named else ""
             example = f"dump/{side}/{missing[0]},{missing[0]},{'sound' if missing[0] == 'speech' else 'text'}"
             raise UserError(
-                f"--{side}_data_path_and_name_and_type is needed for {', '.join(missing)}: PATH,NAME,TYPE, such as "
-                f"{example}" + (f"; found {', '.join(names)}" if names else "")
+                f"--{side}_data_path_and_name_and_type is needed for {', '.join(missing)}{which}: PATH,NAME,TYPE, "
+                f"such as {example}" + (f"; found {', '.join(names)}" if names else "")
             )
         unknown = [name for name in names if name not in known]
         if unknown and not config.allow_variable_data_keys:

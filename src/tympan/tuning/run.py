@@ -131,6 +131,9 @@ def _checked_data(options: FinetuneOptions, recognizer: Recognizer) -> tuple[dic
         "keep": options.keep_dir,
         "replay": options.replay_dir,
     }
+    for name, path in paths.items():
+        if path is not None and not os.path.isdir(path):
+            raise UserError(f"--{name}_dir {path}: no such data directory")
     wants_features = recognizer.loaded.input.wants_features
     data = {
         name: read_checked(name, path, rate=recognizer.rate, wants_features=wants_features)
