@@ -72,6 +72,14 @@ def read_json(path: Path, kind: str) -> dict[str, Any]:
     return content
 
 
+def status_of(path: Path) -> os.stat_result | None:
+    """Size and dates of a file; None if it is missing, or if no file can have this name."""
+    try:
+        return os.stat(path)
+    except (OSError, ValueError):  # ValueError: a NUL character
+        return None
+
+
 @contextmanager
 def explained(path: Path, kind: str, *, advice: str = "") -> Iterator[None]:
     """Inside, whatever reading `path` raises becomes one UserError that names it. `kind`: what it should be."""

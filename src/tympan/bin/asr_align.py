@@ -87,8 +87,10 @@ def _written_as_it_comes(output: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     output.parent.mkdir(parents=True, exist_ok=True)
+    from tympan.runtime.atomic import naming
+
     partial = output.with_name(f"{output.name}.partial")
-    with partial.open("w", encoding="utf-8") as stream:
+    with naming(partial), partial.open("w", encoding="utf-8") as stream:
         yield stream
     partial.replace(output)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from tympan.data.readers import MAX_CHANNELS, Context, value_length, value_sourc
 from tympan.data.shapes import Shapes
 from tympan.data.table import Ints, Table
 from tympan.errors import UserError
+from tympan.files import status_of
 from tympan.runtime.executor import map_jobs
 
 _LINES = 1000
@@ -77,10 +77,10 @@ def _sources_stamp(table: Table, data_type: str, context: Context) -> int:
     """A hash of size and time of a sample of the files, to notice recordings that were replaced."""
     state = []
     for line in range(0, len(table), -(-len(table) // _SAMPLE) or 1):
-        with contextlib.suppress(OSError, UserError):  # reported when the length is measured
+        with contextlib.suppress(UserError):  # reported when the length is measured
             for source in value_sources(data_type, table.value(line), context):
-                status = os.stat(split_ark(locate(source, context.base))[0])
-                state.append((status.st_size, status.st_mtime_ns))
+                status = status_of(split_ark(locate(source, context.base))[0])
+                state.append(None if status is None else (status.st_size, status.st_mtime_ns))
     return zlib.crc32(repr(state).encode("ascii"))
 
 

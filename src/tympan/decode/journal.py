@@ -13,6 +13,8 @@ from tympan.data.audio import is_pipe, locate, split_ark
 from tympan.data.readers import Context, value_sources
 from tympan.decode.hypothesis import Hypothesis
 from tympan.errors import UserError
+from tympan.files import status_of
+from tympan.runtime.atomic import naming
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class Journal:
 
     def __exit__(self, *_: object) -> None:
         if self._stream is not None:
-            self._stream.close()
+            with naming(self.path):
+                self._stream.close()
 
     def add(self, results: Iterable[Result]) -> None:
         for result in results:
@@ -87,8 +90,9 @@ class Journal:
 
     def _write(self, record: Mapping[str, Any]) -> None:
         assert self._stream is not None
-        self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
-        self._stream.flush()
+        with naming(self.path):
+            self._stream.write(json.dumps(record, ensure_ascii=False) + "\n")
+            self._stream.flush()
 
     def _read(self) -> None:
         """Read the results so far. A last line that was cut short by a kill is removed from the file.
@@ -147,8 +151,7 @@ def _mark(recording: str, base: Path) -> str:
     """For a command, its text: its output is not known without running it."""
     if is_pipe(recording):
         return recording
-    try:
-        status = os.stat(split_ark(locate(recording, base))[0])
-    except OSError:
+    status = status_of(split_ark(locate(recording, base))[0])
+    if status is None:
         return f"{recording} is missing"
     return f"{recording} {status.st_size} {status.st_mtime_ns}"

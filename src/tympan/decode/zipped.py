@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from tympan.errors import UserError
 from tympan.files import explained, open_file
-from tympan.runtime.atomic import atomic_folder
+from tympan.runtime.atomic import atomic_folder, naming
 
 MOST_BYTES = 64 * 2**30
 """Largest size of an unpacked model."""
@@ -64,7 +64,7 @@ def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> N
     target = folder / entry.filename.replace("\\", "/")
     target.parent.mkdir(parents=True, exist_ok=True)
     # Reads no more than the size that was checked.
-    with archive.open(entry) as source, target.open("wb") as stream:
+    with archive.open(entry) as source, naming(target), target.open("wb") as stream:
         shutil.copyfileobj(source, stream, 1 << 20)
 
 

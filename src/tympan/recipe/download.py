@@ -20,8 +20,9 @@ from typing import BinaryIO, NoReturn
 from tqdm import tqdm
 
 from tympan.errors import UserError
+from tympan.files import open_file
 from tympan.recipe.console import in_bytes
-from tympan.runtime.atomic import atomic_write
+from tympan.runtime.atomic import atomic_write, naming
 
 CHUNK = 1 << 20
 TIMEOUT_S = 60.0
@@ -156,7 +157,7 @@ def _continue(source: Source, part: Path, bar: tqdm[NoReturn]) -> None:
         return
     _remember(part, source)
     if source.url.startswith("file:"):
-        with local_path(source.url).open("rb") as stream:
+        with open_file(local_path(source.url)) as stream:
             stream.seek(start)
             _append(stream, part, bar)
         return
@@ -190,7 +191,7 @@ def _content_length(answer: HTTPResponse) -> int | None:
 def _append(stream: BinaryIO, part: Path, bar: tqdm[NoReturn], *, most: int | None = None) -> int:
     """Append the stream to `part`. A server that sends more than `most` bytes could fill the disk: it is stopped."""
     received = 0
-    with part.open("ab") as output:
+    with naming(part), part.open("ab") as output:
         for chunk in _chunks(stream):
             output.write(chunk)
             received += len(chunk)

@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from tympan.errors import UserError
 from tympan.files import open_file
+from tympan.runtime.atomic import naming
 from tympan.runtime.executor import map_jobs
 
 MOST_DEPTH = 50
@@ -124,7 +125,7 @@ def _unpack_member(tar: tarfile.TarFile, member: tarfile.TarInfo, scratch: Path,
         path.parent.mkdir(parents=True, exist_ok=True)
         content = tar.extractfile(member)
         assert content is not None
-        with path.open("wb") as output:
+        with naming(path), path.open("wb") as output:
             shutil.copyfileobj(content, output, 1 << 20)
         if path.stat().st_size != member.size:
             raise UserError(_damaged(archive, f"'{member.name}' is shorter than its header says"))

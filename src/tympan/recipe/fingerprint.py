@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from tympan.data.audio import is_pipe, locate, split_ark
 from tympan.data.kaldi_dir import read_table
+from tympan.files import open_file, status_of
 from tympan.runtime.atomic import atomic_write
 
 MISSING = "missing"
@@ -60,16 +61,15 @@ class Fingerprints:
             self._changed = False
 
     def _of_file(self, path: Path) -> str:
-        try:
-            status = path.stat()
-        except OSError:
+        status = status_of(path)
+        if status is None:
             return MISSING
         key = os.path.abspath(path)
         stamp = [status.st_size, status.st_mtime_ns, status.st_ino]
         known = self._known.get(key)
         if known is not None and known[:3] == stamp:
             return str(known[3])
-        with path.open("rb") as stream:
+        with open_file(path) as stream:
             digest = _digest_of_stream(stream)
         self._known[key] = [*stamp, digest]
         self._changed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -42,16 +43,25 @@ def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
     # Not mkstemp: its files are readable only by the owner, and the umask can't be read without changing it.
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(descriptor, mode, encoding=None if "b" in mode else encoding) as stream:
+        with naming(target), os.fdopen(descriptor, mode, encoding=None if "b" in mode else encoding) as stream:
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(temporary, target)
         _sync_directory(target.parent)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            error.filename = os.fspath(target)  # the error of a full disk has no file name
+        raise
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Inside, the error of a full disk, which has no file name, gets this one."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno in _WHEN_WRITING:
+            error.filename = os.fspath(path)
         raise
 
 
@@ -99,6 +109,7 @@ def _remove_once(directory: str) -> None:
     remove_leftovers(Path(directory))
 
 
+_WHEN_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _PART = re.compile(r"\..+\.([0-9a-f]{4})-([0-9]+)-[0-9a-f]{6}\.part", re.DOTALL)
 
 

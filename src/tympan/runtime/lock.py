@@ -6,6 +6,7 @@ always work. So the lock file also contains the holder, which updates the modifi
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 from tympan.errors import UserError
+from tympan.runtime.atomic import naming
 from tympan.runtime.child import is_alive
 
 NAME = ".lock"
@@ -55,9 +57,7 @@ def directory_lock(directory: Path, *, name: str = NAME, run: str | None = None,
     stream, is_locked = _open(path, advice)
     try:
         _take_over(path, stream, own, is_locked=is_locked, advice=advice)
-        stream.truncate(0)
-        stream.write(json.dumps(asdict(own)))
-        stream.flush()
+        _write_holder(path, stream, own)
         is_done = threading.Event()
         threading.Thread(target=_beat, args=(path, is_done), name="tympan-lock", daemon=True).start()
         try:
@@ -115,6 +115,19 @@ def _is_active(path: Path, holder: Holder, own: Holder, *, is_locked: bool) -> b
         if _heartbeat(path) != last:
             return True
     return False
+
+
+def _write_holder(path: Path, stream: TextIO, own: Holder) -> None:
+    try:
+        with naming(path):
+            stream.truncate(0)
+            stream.write(json.dumps(asdict(own)))
+            stream.flush()
+    except OSError:  # a full disk
+        path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            stream.close()  # tries to write the content of its buffer again
+        raise
 
 
 def _heartbeat(path: Path) -> float:
