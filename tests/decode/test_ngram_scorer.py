@@ -224,5 +224,5 @@ def test_a_damaged_binary_file_of_kenlm(tmp_path: Path) -> None:
     pytest.importorskip("kenlm")
     path = tmp_path / "4gram.bin"
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0" + bytes(100))
-    with pytest.raises(UserError, match=r"4gram\.bin: KenLM can't read this file"):
+    with pytest.raises(UserError, match=r"4gram\.bin: .*KenLM can read"):
         load_ngram_scorer(path, ["<blank>", "<unk>", "<sos/eos>"], eos=None, device=CPU)

@@ -7,6 +7,8 @@ in ESPnet. The scores of a context are kept, because hypotheses share contexts. 
 from __future__ import annotations
 
 import importlib
+import json
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +19,20 @@ from torch import Tensor
 
 from tympan.decode.search import Encoded
 from tympan.errors import UserError
+from tympan.files import explained
 from tympan.nn.beam_state import STATIC, BeamState
+from tympan.runtime.child import code_command
 
+MOST_TRIED = 1_000
+"""Words that are scored to find out whether a file is damaged."""
+_TRIAL = """
+import json, sys, kenlm
+model, state, after = kenlm.Model(sys.argv[1]), kenlm.State(), kenlm.State()
+model.BeginSentenceWrite(state)
+for word in json.load(sys.stdin):
+    model.BaseScore(state, word, after)
+    state, after = after, state
+"""
 MOST_CONTEXTS = 20_000
 """Contexts whose scores are kept: 400 MB for 5,000 tokens."""
 
@@ -35,11 +49,10 @@ class KenlmFullScorer:
     def __init__(self, path: Path, token_list: Sequence[str], *, eos: int | None, device: torch.device) -> None:
         """`eos`: the token to score as </s>. None: as `<sos/eos>`, an unknown word, as in ESPnet2."""
         self.kenlm = _kenlm()
-        try:
-            self.model = self.kenlm.Model(str(path))
-        except OSError as error:
-            raise UserError(f"{path}: KenLM can't read this file ({error})") from None
         self.words = ["</s>" if number == eos else token for number, token in enumerate(token_list)]
+        _try_in_child(path, self.words)
+        with explained(path, "a file that KenLM can read"):
+            self.model = self.kenlm.Model(str(path))
         self.device = device
         begin = self.kenlm.State()
         self.model.BeginSentenceWrite(begin)
@@ -96,6 +109,17 @@ class KenlmPartScorer(KenlmFullScorer):
             for number, row in rows
         ]
         return torch.tensor(scores, device=self.device).view(candidates.shape), state
+
+
+def _try_in_child(path: Path, words: Sequence[str]) -> None:
+    """UserError if reading this file ends the process: KenLM maps it into memory without checking its content."""
+    command = [*code_command(_TRIAL), str(path)]
+    done = subprocess.run(command, input=json.dumps(list(words[:MOST_TRIED])), capture_output=True, text=True)
+    if done.returncode < 0:
+        raise UserError(
+            f"{path}: damaged: KenLM was ended by signal {-done.returncode} while it read this file; build it again "
+            "from the ARPA file"
+        )
 
 
 def _kenlm() -> Any:
