@@ -11,6 +11,8 @@ WORKERS ?= 2
 # Of make soak: damaged files of each kind and tenths of the configurations, and minutes of training that is killed.
 TRIALS ?= 2000
 MINUTES ?= 10
+# Of make soak: a number for other random changes.
+SEED ?= 0
 # -rs prints which tests were skipped, and why.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rs
 
@@ -19,7 +21,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) -rs
 help:
 	@echo "make test       set up .venv, then run lint, types, layers, docs and the tests"
 	@echo "make test-all   the same, with the slow tests"
-	@echo "make soak       hours of damaged files, random configurations and killed runs (TRIALS=2000 MINUTES=10)"
+	@echo "make soak       hours of damaged files, random configurations and killed runs (TRIALS=2000 SEED=0 MINUTES=10)"
 	@echo "make demo       run the whole recipe on a small synthesized corpus; no corpus is downloaded"
 	@echo "make bench      run all benchmarks and write benchmarks/last_run.md (PEER_ENV=DIR: compare with ESPnet)"
 	@echo "make compat     check which recipe configurations of an ESPnet checkout (ESPNET=DIR) can be read, built and trained"
@@ -54,7 +56,7 @@ test-all: lint types layers docs $(READY_TEST)
 	$(PYTEST) -m ''
 
 soak: $(READY_TEST)
-	TYMPAN_TRIALS=$(TRIALS) $(PYTEST) -m '' tests/faults tests/integration/test_train_kill.py
+	TYMPAN_TRIALS=$(TRIALS) TYMPAN_SEED=$(SEED) $(PYTEST) -m '' tests/faults tests/integration/test_train_kill.py
 	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 lint: $(READY)

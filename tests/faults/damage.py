@@ -21,6 +21,9 @@ from tympan.runtime.entry import system_message
 Outcome = Literal["rejected", "accepted", "nonsense", "traceback", "hang"]
 
 TIME_LIMIT_S = 20
+"""Processor time, which other programs do not change, for a reader that computes."""
+WAIT_LIMIT_S = 300
+"""For a reader that waits."""
 MEMORY_LIMIT = 3 << 30
 """Bytes that a reader may take beyond what the process has: a header that lies must not fill the memory."""
 
@@ -58,15 +61,17 @@ def damaged(content: bytes, chance: random.Random, *, is_text: bool) -> bytes:
     return content
 
 
-def try_reader(reader: Reader, folder: Path, *, trials: range) -> Report:
-    """Read a file that is damaged in another way in each trial. The same number damages the same way."""
+def try_reader(reader: Reader, folder: Path, *, trials: range, seed: int = 0) -> Report:
+    """Read a file that is damaged in another way in each trial. The same seed and number damage the same way."""
     report = Report()
     path = reader.make(folder)
     whole = path.read_bytes()
     outcome, what = attempt(lambda: reader.read(path), reader.is_sane)
     assert outcome == "accepted", f"{reader.name}: the whole file is not readable: {what}"
     for number in trials:
-        path.write_bytes(damaged(whole, random.Random(f"{reader.name} {number}"), is_text=reader.is_text))
+        path.write_bytes(
+            damaged(whole, random.Random(f"{reader.name} {number + 1_000_000 * seed}"), is_text=reader.is_text)
+        )
         outcome, what = attempt(lambda: reader.read(path), reader.is_sane)
         report.outcomes[outcome] += 1
         if outcome not in ("rejected", "accepted"):
@@ -103,16 +108,19 @@ def _limits() -> Iterator[None]:
     def stop(number: int, frame: object) -> None:
         raise _TookTooLongError
 
-    before = signal.signal(signal.SIGALRM, stop)
+    timers = {signal.SIGPROF: (signal.ITIMER_PROF, TIME_LIMIT_S), signal.SIGALRM: (signal.ITIMER_REAL, WAIT_LIMIT_S)}
+    before = {number: signal.signal(number, stop) for number in timers}
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + MEMORY_LIMIT, hard))
-    signal.setitimer(signal.ITIMER_REAL, TIME_LIMIT_S)
+    for timer, seconds in timers.values():
+        signal.setitimer(timer, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for number, (timer, _) in timers.items():
+            signal.setitimer(timer, 0)
+            signal.signal(number, before[number])
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tympan.decode import zipped
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
 from tympan.recipe import extract as unpacking
@@ -86,6 +87,31 @@ def test_a_deep_zip_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(UserError, match="folders are nested more than"):
         unpacked(tmp_path / "a.zip")
     assert not (tmp_path / "cache").exists()
+
+
+def test_a_zip_of_too_many_files_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(zipped, "MOST_FILES", 20)
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("meta.yaml", "files: {}")
+        for number in range(20):
+            archive.writestr(f"{number}", "")
+    with pytest.raises(UserError, match="too much for a model"):
+        unpacked(tmp_path / "a.zip")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_the_limits_are_those_of_the_security_policy() -> None:
+    policy = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    packed = (
+        f"at most {zipped.MOST_BYTES >> 30} GiB, {zipped.MOST_FILES:,} files and {zipped.MOST_RATIO} times the size"
+    )
+    corpus = (
+        f"{unpacking.SMALL_BYTES // 10**6} MB plus {unpacking.MOST_RATIO} times its size, to "
+        f"{unpacking.MOST_FILES:,} files and to {unpacking.MOST_DEPTH} directories"
+    )
+    assert packed in policy
+    assert corpus in policy
 
 
 def test_a_pipe_is_no_archive(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -11,14 +13,31 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
+import torch
+import yaml
 from train_corpus import PYTHON, environment, run
 
+from tests.faults.damage import damaged
+from tests.faults.file_readers import CONFIG, weights
 from tympan.data.ark import read_matrix
 from tympan.data.audio import MOST_FRAMES_PER_BYTE, AudioError, audio_info, check_audio, read_audio
+from tympan.data.folder import read_folder
+from tympan.data.lengths import _sources_stamp
+from tympan.data.readers import Context, read_value
+from tympan.data.table import Table
 from tympan.data.validate import validate
+from tympan.decode.journal import _mark
+from tympan.decode.kenlm_scorer import KenlmFullScorer
+from tympan.decode.model_files import ModelFiles
+from tympan.decode.pack import pack_model
 from tympan.errors import UserError
+from tympan.features.cmvn import read_stats
+from tympan.features.mvn import GlobalMvn
 from tympan.files import explained, open_file, read_json, read_text
+from tympan.models.pretrained.cache import _read
+from tympan.recipe.fingerprint import Fingerprints
 from tympan.runtime.child import module_command
+from tympan.training.aggregate import aggregate
 
 RATE_HZ = 16000
 
@@ -79,6 +98,12 @@ def test_paths_that_can_not_be(tmp_path: Path, value: str) -> None:
         read_audio(value, base=tmp_path)
     with pytest.raises(UserError):
         read_matrix(value or "none", base=tmp_path)
+    (tmp_path / "wav.scp").write_text(f"a {value or 'none'}\n")
+    assert _mark(value, tmp_path).endswith(" is missing") or value.startswith("x.ark:") or not value
+    assert _sources_stamp(Table(tmp_path / "wav.scp"), "sound", Context(tmp_path)) == _sources_stamp(
+        Table(tmp_path / "wav.scp"), "sound", Context(tmp_path)
+    )
+    assert Fingerprints(tmp_path / "cache").of_recordings(tmp_path / "wav.scp")
 
 
 def test_only_regular_files_are_opened(tmp_path: Path) -> None:
@@ -129,6 +154,71 @@ def test_output_for_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "REF:  \\xe9" in done.stdout
     assert "é" in (tmp_path / "out" / "result.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"token_list": 7}, {"non_linguistic_symbols": 7}, {"bpemodel": 7, "token_type": "bpe"}, {"g2p": 7},
+     {"normalize": "global_mvn", "normalize_conf": {"stats_file": 7}}],
+)  # fmt: skip
+def test_a_number_where_a_config_names_a_file(tmp_path: Path, change: dict[str, object]) -> None:
+    model = weights("model.pth")(tmp_path)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "token_type": "phn", **change}))
+    with contextlib.suppress(UserError):  # anything else would be a traceback
+        pack_model(ModelFiles(tmp_path / "config.yaml", model), tmp_path / "packed")
+
+
+def test_transcripts_beside_recordings_must_be_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", np.zeros(800), RATE_HZ)
+    os.mkfifo(tmp_path / "a.txt")
+    (tmp_path / "b.txt").write_bytes(b"\xff")
+    with pytest.raises(UserError, match=r"a\.txt: is a pipe, but a file is expected\n.*b\.txt: not UTF-8 text"):
+        read_folder(tmp_path)
+
+
+class Trap:
+    """Creates a directory when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_arrays_are_never_unpickled(tmp_path: Path) -> None:
+    sprung = tmp_path / "sprung"
+    objects = np.array([Trap(sprung), 1, 2], dtype=object)
+    npy, npz = tmp_path / "a.npy", tmp_path / "speech_stats.npz"
+    np.save(npy, objects, allow_pickle=True)
+    np.savez(npz, count=objects, sum=objects, sum_square=objects)
+    for name in ("batch_keys", "stats_keys"):
+        (tmp_path / name).write_text("speech\n")
+    (tmp_path / "speech_shape").write_text("a 1\n")
+    for read in (
+        lambda: read_value("npy", str(npy), Context(tmp_path)),
+        lambda: GlobalMvn(npz),
+        lambda: read_stats(npy),
+        lambda: aggregate([tmp_path], tmp_path / "out"),
+    ):
+        with pytest.raises(UserError):
+            read()
+    assert _read(npy) is None  # of the cache of hidden states
+    assert not sprung.exists()
+    with np.load(npz, allow_pickle=True) as loaded:
+        assert loaded["sum"].size  # the trap works
+    assert sprung.exists()
+
+
+@pytest.mark.parametrize("seed", [170, 199])
+def test_a_binary_file_that_ends_kenlm_is_one_message(tmp_path: Path, seed: int) -> None:
+    """Damaged files with which the library reads outside of its memory: when it opens them, and when it scores."""
+    pytest.importorskip("kenlm", reason="the extra 'kenlm' is not installed")
+    whole = (Path(__file__).parents[1] / "golden" / "kenlm" / "tiny" / "4gram.trie.bin").read_bytes()
+    (tmp_path / "a.bin").write_bytes(damaged(whole, random.Random(seed), is_text=False))
+    with pytest.raises(UserError, match=r"a\.bin: damaged: KenLM was ended by signal"):
+        KenlmFullScorer(tmp_path / "a.bin", ["a", "b"], eos=None, device=torch.device("cpu"))
 
 
 @pytest.mark.slow

@@ -236,7 +236,7 @@ def test_mistakes_name_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with pytest.raises(UserError, match=r"no config.json"):
         find_folder(str(tmp_path), None)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UserError, match="not readable as JSON"):
+    with pytest.raises(UserError, match="damaged, or not a JSON file"):
         read_architecture(tmp_path)
     with pytest.raises(UserError, match="type 'bert' is not supported here"):
         SpeechEncoder({"model_type": "bert"})

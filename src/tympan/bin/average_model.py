@@ -37,7 +37,8 @@ def _chosen(options: Options) -> tuple[list[Path], str]:
     if options.models:
         return options.models, f"ave_{len(options.models)}models.pth"
     if options.last is not None:
-        numbers = sorted(int(path.stem.removesuffix("epoch")) for path in options.exp_dir.glob("*epoch.pth"))
+        names = (path.stem.removesuffix("epoch") for path in options.exp_dir.glob("*epoch.pth"))
+        numbers = sorted(int(name) for name in names if name.isdecimal())
         chosen = numbers[-options.last :]
         name = f"ave_last{len(chosen)}.pth"
     else:

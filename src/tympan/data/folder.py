@@ -7,6 +7,7 @@ from pathlib import Path
 from tympan.data.kaldi_dir import DataDir
 from tympan.data.recordings import find_recordings
 from tympan.errors import UserError
+from tympan.files import read_text
 
 _SHOWN = 20
 
@@ -21,13 +22,13 @@ def read_folder(folder: Path) -> DataDir:
     faults = []
     for recording in find_recordings([folder]):
         beside = recording.path.with_suffix(".txt")
-        try:
-            text = " ".join(beside.read_text(encoding="utf-8-sig").split())
-        except FileNotFoundError:
+        if not beside.exists():
             faults.append(f"{recording.path}: there is no transcript {beside.name} beside it")
             continue
-        except UnicodeDecodeError as error:
-            faults.append(f"{beside}: byte {error.start} is not UTF-8; save the file as UTF-8")
+        try:
+            text = " ".join(read_text(beside, encoding="utf-8-sig").split())
+        except UserError as error:
+            faults.append(str(error))
             continue
         if not text:
             faults.append(f"{beside}: the file is empty")

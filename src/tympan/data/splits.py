@@ -10,6 +10,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.runtime.atomic import atomic_write
 
 COUNT = "num_splits"
@@ -41,11 +42,13 @@ def joined_list(path: Path, folder: Path) -> Path:
     """One file with all parts of `path`, written into `folder`; `path` itself if it is a file."""
     if not path.is_dir():
         return path
+    if not (path / COUNT).is_file():
+        raise UserError(f"{path}: is a directory without {COUNT} and split.0; create it with split_scps")
     try:
-        number = int((path / COUNT).read_text(encoding="utf-8"))
-        parts = [_lines(path / f"split.{part}") for part in range(number)]
-    except (FileNotFoundError, ValueError):
-        raise UserError(f"{path}: is a directory without {COUNT} and split.0; create it with split_scps") from None
+        number = int(read_text(path / COUNT))
+    except ValueError:
+        raise UserError(f"{path / COUNT}: damaged: expects a number; create {path} again with split_scps") from None
+    parts = [_lines(path / f"split.{part}") for part in range(number)]
     # The order before the list was split.
     rows = [row for together in zip_longest(*parts) for row in together if row is not None]
     target = folder / path.name
@@ -55,10 +58,7 @@ def joined_list(path: Path, folder: Path) -> Path:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file") from None
+    return read_text(path).splitlines()
 
 
 def _shown(found: list[str]) -> str:

@@ -108,10 +108,10 @@ class CtcFolder:
         vocabulary = self._vocabulary()
         size = int(self.architecture.get("vocab_size", len(vocabulary)))
         by_number = {int(number): token for token, number in vocabulary.items()}
-        missing = [number for number in range(size) if number not in by_number]
-        if missing:
+        missing = next((number for number in range(size) if number not in by_number), None)
+        if missing is not None:
             raise UserError(
-                f"{self.path / 'vocab.json'}: no token has the number {missing[0]}, but the model predicts {size} "
+                f"{self.path / 'vocab.json'}: no token has the number {missing}, but the model predicts {size} "
                 "tokens; use the files of one model"
             )
         names = {self._symbol("pad_token"): BLANK, self._symbol("eos_token"): SOS_EOS}

@@ -88,7 +88,7 @@ class ModelFiles:
     def lexicon(self) -> Path | None:
         """The lexicon file that the configuration names as g2p, if any."""
         config = self.config_values()
-        name = config.get("g2p")
+        name = None if config.get("g2p") is None else str(config["g2p"])
         if name is None or name in PACKAGES or (self.token_type or config.get("token_type")) != "phn":
             return None
         # A g2p package of another toolkit is not a file. Building the tokenizer reports the known ones.
@@ -112,7 +112,7 @@ class ModelFiles:
         if features.is_file():
             found[FEATURES_FILE] = features
             statistics = read_mapping(features).get("cmvn")
-            found["cmvn"] = None if statistics is None else features.parent / statistics
+            found["cmvn"] = None if statistics is None else features.parent / str(statistics)
         found["adapter"] = None if self.adapter is None else find_adapter(self.adapter)
         return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
@@ -186,9 +186,14 @@ def chosen_files(options: ModelFileOptions, *, model: str | os.PathLike[str] | N
 def _packed_by_espnet2(folder: Path) -> ModelFiles:
     """ESPnet2's packed models: meta.yaml names the files below the folder."""
     meta = read_mapping(folder / "meta.yaml")
-    named = {**(meta.get("files") or {}), **(meta.get("yaml_files") or {})}
+    named: dict[str, Any] = {}
+    for key in ("files", "yaml_files"):
+        found = meta.get(key) or {}
+        if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+            raise UserError(f"{folder / 'meta.yaml'}: damaged: '{key}' must be a mapping of names to files")
+        named |= found
     for name in ("asr_train_config", "asr_model_file"):
-        if not isinstance(named.get(name), str):
+        if name not in named:
             raise UserError(f"{folder / 'meta.yaml'}: has no entry '{name}', so it is not a packed recognizer")
     files = {item.name: folder / named[item.name] for item in dataclasses.fields(ModelFiles) if item.name in named}
     return ModelFiles(root=folder, **files)

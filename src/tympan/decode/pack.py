@@ -116,14 +116,14 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
         shutil.copyfile(lexicon, output / "lexicon.txt")
         config["g2p"] = "lexicon.txt"
     symbols = values.get("non_linguistic_symbols")
-    if isinstance(symbols, str):
-        symbols = [line for line in read_text(files.find(symbols)).splitlines() if line.strip()]
+    if symbols is not None and not isinstance(symbols, list):
+        symbols = [line for line in read_text(files.find(str(symbols))).splitlines() if line.strip()]
     config["non_linguistic_symbols"] = symbols
     stats = (config.get("normalize_conf") or {}).get("stats_file")
     if stats is not None:
         config["normalize_conf"] = {**config["normalize_conf"], "stats_file": "feats_stats.npz"}
         if "normalize.mean" not in model_weights(files):
-            shutil.copyfile(files.find(stats), output / "feats_stats.npz")
+            shutil.copyfile(files.find(str(stats)), output / "feats_stats.npz")
     config = _with_architecture(config, training) | _adapter_options(training, files, allow_import=allow_import)
     _write_yaml(output / CONFIG, config)
     weights = model_weights(files)
@@ -174,7 +174,7 @@ def _token_model(files: ModelFiles, values: Mapping[str, Any]) -> Path | None:
         return files.bpemodel
     if name in WHISPER_TYPES:
         return find_vocabulary(None, str(name))
-    return files.find(name) if name else None
+    return files.find(str(name)) if name else None
 
 
 def _with_architecture(config: dict[str, Any], training: SpeechToTextConfig) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _pack_features(folder: Path, output: Path) -> None:
         return
     values = read_mapping(folder / FEATURES_FILE)
     if values.get("cmvn"):
-        shutil.copyfile(folder / values["cmvn"], output / "cmvn.ark")
+        shutil.copyfile(folder / str(values["cmvn"]), output / "cmvn.ark")
         values = {**values, "cmvn": "cmvn.ark"}
     _write_yaml(output / FEATURES_FILE, values)
 
@@ -218,11 +218,11 @@ def _model_options(values: Mapping[str, Any], schema: type[TrainConfig]) -> dict
 
 def _tokens(values: Mapping[str, Any], files: ModelFiles, name: str = "token_list") -> list[str]:
     tokens = values.get(name)
-    if not isinstance(tokens, str):
+    if tokens is None or isinstance(tokens, list):
         return list(tokens or [])
     is_whisper = values.get("token_type") in WHISPER_TYPES
     unk_symbol = EOT if is_whisper else files.symbol("unk_symbol", UNK)
-    return list(read_token_list(files.find(tokens), unk_symbol=unk_symbol).tokens)
+    return list(read_token_list(files.find(str(tokens)), unk_symbol=unk_symbol).tokens)
 
 
 def _write_weights(weights: Mapping[str, Tensor], target: Path) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tympan.decode.ctc_folder import CtcFolder
 from tympan.decode.whisper_folder import find_whisper
 from tympan.errors import UserError
+from tympan.files import explained
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+_KIND = "a published model"
 
 
 class PublishedModel(Protocol):
@@ -36,8 +40,39 @@ class PublishedModel(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class _Explained:
+    """Whatever reading the files of a model raises becomes one message that names it."""
+
+    model: PublishedModel
+
+    @property
+    def path(self) -> Path:
+        return self.model.path
+
+    @property
+    def values(self) -> dict[str, Any]:
+        with explained(self.path, _KIND):
+            return self.model.values
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        with explained(self.path, _KIND):
+            return self.model.settings
+
+    def weights(self) -> dict[str, Tensor]:
+        with explained(self.path, _KIND):
+            return self.model.weights()
+
+
 def find_published(path: Path) -> PublishedModel | None:
     """The model in a `.pt` file or in a folder without config.yaml and meta.yaml; None if there is none."""
+    with explained(path, _KIND):
+        found = _find(path)
+    return None if found is None else _Explained(found)
+
+
+def _find(path: Path) -> PublishedModel | None:
     if (whisper := find_whisper(path)) is not None:
         return whisper
     is_other = (path / "config.yaml").exists() or (path / "meta.yaml").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -34,7 +35,18 @@ def load_weights(path: str | Path) -> dict[str, Tensor]:
         content = _of_lightning(content["state_dict"])
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise UserError(f"{path}: does not contain weights (a mapping of names to tensors)")
-    return without_merged_adapters({_today(name): tensor for name, tensor in content.items()})
+    _require_finite(path, content)
+    return without_merged_adapters({_today(str(name)): tensor for name, tensor in content.items()})
+
+
+def named_weights(path: Path, content: object) -> dict[str, Tensor]:
+    """The weights inside a file of `read_tensors`; UserError if they are not a mapping of names to finite tensors."""
+    if not isinstance(content, dict) or not all(
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in content.items()
+    ):
+        raise UserError(f"{path}: damaged: its weights must be a mapping of names to tensors")
+    _require_finite(path, content)
+    return content
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
@@ -80,11 +92,7 @@ def fill_weights(
         for name in sorted(own.keys() & weights.keys())
         if weights[name].shape != own[name].shape
     ]
-    damaged = [
-        name for name, tensor in weights.items() if tensor.is_floating_point() and not bool(tensor.isfinite().all())
-    ]
-    if damaged:
-        raise UserError(f"{weights_path}: contains NaN or infinity ({_some(sorted(damaged))}); use another file")
+    _require_finite(weights_path, weights)
     if missing or extra or shapes:
         lines = [f"{weights_path}: these weights do not match the model in {config_path}:"]
         lines += [f"  missing: {_some(missing)}"] * bool(missing)
@@ -114,6 +122,14 @@ def _today(name: str) -> str:
     """
     name = _HOULSBY.sub(r"\1.feed_forward.output_dense.houlsby_adapter.", name)
     return name.replace("encoder.embed.out.0.", "encoder.embed.out.")
+
+
+def _require_finite(path: str | Path, weights: Mapping[str, Tensor]) -> None:
+    damaged = [
+        name for name, tensor in weights.items() if tensor.is_floating_point() and not bool(tensor.isfinite().all())
+    ]
+    if damaged:
+        raise UserError(f"{path}: contains NaN or infinity ({_some(sorted(damaged))}); use another file")
 
 
 def _some(names: list[str]) -> str:

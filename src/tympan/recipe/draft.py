@@ -10,7 +10,7 @@ from string import Template
 
 import yaml
 
-from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.recipe.options import NewOptions
 from tympan.recipe.sizing import SIZES, Plan, choose_tokens, make_plan, spelled
 from tympan.recipe.survey import Survey, unknown_words
@@ -49,7 +49,7 @@ def make_draft(options: NewOptions, train: Survey, dev: Survey) -> Draft:
     if plan.has_decoder:
         files["lm.yaml"] = (CONF / "new" / "lm.yaml").read_text(encoding="utf-8")
     if options.lexicon is not None:
-        files["lexicon.txt"] = options.lexicon.read_text(encoding="utf-8")
+        files["lexicon.txt"] = read_text(options.lexicon)
     elif tokens.spells:
         files["lexicon.txt"] = "\n".join([*LEXICON_HEAD, *spelled(words), ""])
     for path in [*CONF.glob("*.conf"), CONF / "specaug.yaml"]:
@@ -68,10 +68,7 @@ def _known_words(train: Survey, lm_text: Sequence[Path]) -> list[str]:
     """The words of the training text, and those of --lm_text that the same characters spell."""
     counts: Counter[str] = Counter()
     for path in lm_text:
-        try:
-            counts.update(path.read_text(encoding="utf-8").split())
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--lm_text {path}: cannot be read as UTF-8 text: {error}") from None
+        counts.update(read_text(path, kind="file of --lm_text").split())
     others = [word for word, _ in counts.most_common(MAX_WORDS) if set(word) <= train.characters.keys()]
     return list(dict.fromkeys([*train.words, *others]))
 

@@ -18,6 +18,7 @@ from tympan.config.lm import LmTrainConfig
 from tympan.config.train import TrainConfig
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
+from tympan.files import read_text
 from tympan.recipe.console import run_command
 from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
@@ -232,10 +233,7 @@ def _join_texts(sources: Sequence[Path]) -> None:
 
 
 def _sentences(path: Path) -> list[str]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--lm_text {path}: cannot be read as UTF-8 text: {error}") from None
+    lines = read_text(path, kind="file of --lm_text", encoding="utf-8-sig").splitlines()
     return [" ".join(line.split()) for line in lines if line.strip()]
 
 

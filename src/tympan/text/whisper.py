@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tympan.errors import UserError
-from tympan.files import read_text
+from tympan.files import explained, read_text
 from tympan.runtime.packages import import_fault
 
 WHISPER_TYPES = ("whisper_en", "whisper_multilingual")
@@ -110,20 +110,24 @@ def require_vocabulary(path: Path | None, token_type: str) -> Path:
 
 def read_token_strings(path: Path, *, vocab_size: int | None = None) -> list[str]:
     """All tokens of a vocabulary file, special tokens included. `vocab_size` tells large-v3 from other models."""
+    with explained(path, "a vocabulary of Whisper"):
+        tokens = _token_strings(path, vocab_size)
+    return [token if SPECIAL.fullmatch(token) else token.replace("Ġ", " ") for token in tokens]
+
+
+def _token_strings(path: Path, vocab_size: int | None) -> list[str]:
     if path.suffix == ".json":
         content = _read_json(path)
         if not isinstance(content["model"]["vocab"], dict):
             raise UserError(f"{path}: is not the tokenizer.json of a Whisper model")
         ids = {token: int(number) for token, number in content["model"]["vocab"].items()}
-        ids |= {item["content"]: int(item["id"]) for item in content.get("added_tokens", ())}
-        tokens = [token for token, _ in sorted(ids.items(), key=lambda item: item[1])]
-    else:
-        tokens = list(_read_ranks(path))
-        count = len(LANGUAGES) if vocab_size == len(tokens) + 1609 else len(LANGUAGES) - 1
-        tokens += [EOT, SOT, *(f"<|{code}|>" for code in LANGUAGES[:count])]
-        tokens += [f"<|{name}|>" for name in ("translate", "transcribe", "startoflm", "startofprev", "nospeech")]
-        tokens += [NO_TIMESTAMPS, *(f"<|{0.02 * number:.2f}|>" for number in range(1501))]
-    return [token if SPECIAL.fullmatch(token) else token.replace("Ġ", " ") for token in tokens]
+        ids |= {str(item["content"]): int(item["id"]) for item in content.get("added_tokens", ())}
+        return [token for token, _ in sorted(ids.items(), key=lambda item: item[1])]
+    tokens = list(_read_ranks(path))
+    count = len(LANGUAGES) if vocab_size == len(tokens) + 1609 else len(LANGUAGES) - 1
+    tokens += [EOT, SOT, *(f"<|{code}|>" for code in LANGUAGES[:count])]
+    tokens += [f"<|{name}|>" for name in ("translate", "transcribe", "startoflm", "startofprev", "nospeech")]
+    return [*tokens, NO_TIMESTAMPS, *(f"<|{0.02 * number:.2f}|>" for number in range(1501))]
 
 
 def read_tokenizer(path: Path) -> Any:
@@ -133,13 +137,14 @@ def read_tokenizer(path: Path) -> Any:
         raise UserError(f"Whisper's tokens need the package 'tokenizers': {fault}")
     import tokenizers
 
-    if path.suffix == ".json":
-        _read_json(path)
-        return tokenizers.Tokenizer.from_file(str(path))
-    ranks = _read_ranks(path)
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ranks, _merges(ranks)))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    return tokenizer
+    with explained(path, "a vocabulary of Whisper"):
+        if path.suffix == ".json":
+            _read_json(path)
+            return tokenizers.Tokenizer.from_file(str(path))
+        ranks = _read_ranks(path)
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(ranks, _merges(ranks)))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return tokenizer
 
 
 def byte_characters() -> dict[int, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tympan.errors import UserError
+from tympan.files import explained, open_file, read_text
 from tympan.runtime.atomic import atomic_write
 
 
@@ -41,24 +42,26 @@ def _keys(folders: Sequence[Path], file: str) -> list[str]:
 def _sum(paths: Sequence[Path], output: Path) -> None:
     totals: dict[str, np.ndarray] = {}
     for path in paths:
-        try:
-            with np.load(path, allow_pickle=False) as stats:
-                for key in stats.files:
-                    totals[key] = totals[key] + stats[key] if key in totals else stats[key]
-        except FileNotFoundError:
-            raise UserError(f"{path}: no such file; the job that writes it has not finished") from None
-        except (ValueError, OSError, EOFError) as error:
-            raise UserError(f"{path}: can't be added to the sums ({error})") from None
-    with atomic_write(output, "wb") as stream:
-        np.savez(stream, **totals)  # type: ignore[arg-type]  # numpy declares allow_pickle beside the arrays
+        _require(path)
+        with (
+            open_file(path) as stream,
+            explained(path, "the statistics of a job"),
+            np.load(stream, allow_pickle=False) as stats,
+        ):
+            for key in stats.files:
+                totals[key] = totals[key] + stats[key] if key in totals else stats[key]
+    with atomic_write(output, "wb") as written:
+        np.savez(written, **totals)  # type: ignore[arg-type]  # numpy declares allow_pickle beside the arrays
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; the job that writes it has not finished") from None
-    return [f"{line}\n" for line in text.splitlines()]
+    _require(path)
+    return [f"{line}\n" for line in read_text(path).splitlines()]
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        raise UserError(f"{path}: no such file; the job that writes it has not finished")
 
 
 def _utterance(line: str) -> str:

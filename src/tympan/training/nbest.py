@@ -11,6 +11,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tympan.errors import UserError
+from tympan.files import explained, require_file
+from tympan.models.weights import named_weights
 from tympan.training.checkpoint import save_tensors
 from tympan.training.reporter import Reporter
 
@@ -99,7 +102,10 @@ def average(paths: Iterable[Path]) -> dict[str, Tensor]:
     number = 0
     for path in paths:
         number += 1
-        for name, tensor in torch.load(path, map_location="cpu", weights_only=True).items():
+        state = _state_of(path)
+        if number > 1 and _shapes(state) != _shapes(sums):
+            raise UserError(f"{path}: its weights have other names or shapes than those of the models before it")
+        for name, tensor in state.items():
             if name not in sums:
                 kinds[name] = tensor.dtype
                 sums[name] = tensor.double() if tensor.is_floating_point() else tensor
@@ -110,6 +116,16 @@ def average(paths: Iterable[Path]) -> dict[str, Tensor]:
     return {
         name: (total / number).to(kinds[name]) if total.is_floating_point() else total for name, total in sums.items()
     }
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in state.items()}
+
+
+def _state_of(path: Path) -> dict[str, Tensor]:
+    with explained(path, "the weights of a model"):
+        require_file(path)
+        return named_weights(path, torch.load(path, map_location="cpu", weights_only=True))
 
 
 def save_weights(path: Path, state: dict[str, Tensor]) -> None:

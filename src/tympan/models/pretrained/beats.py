@@ -22,7 +22,7 @@ from tympan.models.parts import Augmenter, Frontend
 from tympan.models.pretrained.beats_layers import ARCHITECTURE, BeatsTransformer
 from tympan.models.pretrained.conformer_adapter import ConformerAdapter
 from tympan.models.pretrained.folder import read_json
-from tympan.models.weights import read_tensors
+from tympan.models.weights import named_weights, read_tensors
 from tympan.nn.masks import length_mask
 
 BANDS = 128
@@ -124,7 +124,8 @@ class BeatsEncoder(nn.Module):
         if self.checkpoint is None:
             self.encoder.apply(_initialize)
             return
-        found = read_tensors(Path(self.checkpoint)).get("model", {})
+        path = Path(self.checkpoint)
+        found = named_weights(path, read_tensors(path).get("model"))
         own = self.state_dict()
         needed = [name for name in own if name.startswith(("encoder.", "layer_norm.", "patch_", "post_"))]
         missing = [name for name in needed if name not in found or found[name].shape != own[name].shape]

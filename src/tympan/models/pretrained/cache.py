@@ -64,8 +64,12 @@ class HiddenStateCache:
 
 
 def _read(path: Path) -> Tensor | None:
+    """None if there is no such file, or a damaged one."""
     try:
-        return torch.from_numpy(np.load(path, allow_pickle=False))
+        found = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.ndim != 3 or found.dtype != np.float32:
+            return None
+        return torch.from_numpy(np.array(found))
     except (OSError, ValueError, EOFError):
         return None
 

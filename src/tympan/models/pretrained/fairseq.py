@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from tympan.errors import UserError
-from tympan.models.weights import read_tensors
+from tympan.models.weights import named_weights, read_tensors
 
 _RULES = [
     (re.compile(pattern), replacement)
@@ -68,7 +68,7 @@ def read_checkpoint(path: Path, family: str) -> tuple[dict[str, Any], dict[str, 
         )
     task = content.get("task_cfg")
     normalize = task.get("normalize") if isinstance(task, dict) else values.get("normalize")
-    return _architecture(values, family, bool(normalize), path), own_names(weights)
+    return _architecture(values, family, bool(normalize), path), own_names(named_weights(path, weights))
 
 
 def _architecture(values: Mapping[str, Any], family: str, normalize: bool, path: Path) -> dict[str, Any]:

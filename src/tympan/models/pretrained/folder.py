@@ -6,13 +6,13 @@ Only JSON, safetensors and tensors of `pytorch_model.bin` are read. No code of a
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from tympan import files
 from tympan.errors import UserError
 from tympan.models.pretrained.fairseq import own_names
 from tympan.models.weights import load_weights
@@ -81,13 +81,21 @@ def read_weight_files(folder: Path) -> dict[str, Tensor]:
             return load_weights(folder / name)
     for name in INDEXES:
         if (folder / name).is_file():
-            parts = sorted(set(read_json(folder / name).get("weight_map", {}).values()))
+            parts = _parts(folder / name)
             merged: dict[str, Tensor] = {}
             for part in parts:
                 # A name with a path could point outside of the folder
-                merged |= load_weights(folder / Path(str(part)).name)
+                merged |= load_weights(folder / Path(part).name)
             return merged
     raise UserError(f"{folder}: there are no weights ({' or '.join(WEIGHTS)})")
+
+
+def _parts(index: Path) -> list[str]:
+    """The files that an index of weights names."""
+    places = read_json(index).get("weight_map")
+    if not isinstance(places, Mapping) or not places:
+        raise UserError(f"{index}: expects weight_map, a mapping of the names of weights to files")
+    return sorted({str(name) for name in places.values()})
 
 
 def _download(name: str, download_dir: str | None) -> Path:
@@ -119,10 +127,4 @@ def _download(name: str, download_dir: str | None) -> Path:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file; UserError for anything else."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not readable as JSON ({error})") from None
-    if not isinstance(found, Mapping):
-        raise UserError(f"{path}: expects a mapping of names to values")
-    return dict(found)
+    return files.read_json(path, "a JSON file of a pretrained model")

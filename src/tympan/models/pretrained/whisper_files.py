@@ -11,7 +11,7 @@ from torch import Tensor
 from tympan.errors import UserError
 from tympan.models.pretrained.folder import CONFIG, find_folder, read_json, read_weight_files
 from tympan.models.pretrained.whisper_sizes import ALIASES, SIZES, WhisperSize, find_size
-from tympan.models.weights import read_tensors
+from tympan.models.weights import named_weights, read_tensors
 
 _RULES = [
     (re.compile(pattern), replacement)
@@ -77,7 +77,7 @@ def read_whisper(path: Path) -> tuple[WhisperSize, dict[str, Tensor]]:
     dims, weights = content.get("dims"), content.get("model_state_dict")
     if not isinstance(dims, Mapping) or not isinstance(weights, dict):
         raise UserError(f"{path}: is not a checkpoint of openai's Whisper, which has 'dims' and 'model_state_dict'")
-    return WhisperSize.parse(dims, path), weights
+    return WhisperSize.parse(dims, path), named_weights(path, weights)
 
 
 def is_whisper_folder(folder: Path) -> bool:
