@@ -114,6 +114,21 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
     assert "Traceback" not in ended.output
 
 
+@pytest.mark.parametrize(
+    ("family", "name", "key", "value", "message"),
+    [
+        ("whisper", "encoder_conf", "use_specaug", True, "encoder_conf use_specaug: specaug_conf does not fit: "),
+    ],
+)
+def test_one_change_of_a_family_is_named(
+    materials: Materials, family: str, name: str, key: str, value: object, message: str
+) -> None:
+    trial = make_trial(1, materials.folder, family=family, most_changes=0)
+    config = {**trial.config, name: {**trial.config.get(name, {}), key: value}}
+    outcome, what = replace(trial, config=config, always_runs=False).run(materials)
+    assert (outcome, message in what) == ("rejected", True), what
+
+
 def test_a_directory_that_finetune_does_not_find_is_named_with_its_option(materials: Materials) -> None:
     folder = materials.folder
     dirs = ["--train_dir", str(folder / "train"), "--dev_dir", str(folder / "valid"), "--test_dir", "missing"]

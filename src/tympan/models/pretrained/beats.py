@@ -91,7 +91,10 @@ class BeatsEncoder(nn.Module):
 
     def own_inputs(self) -> tuple[Frontend, Augmenter | None]:
         """The filterbank, and random changes of it."""
-        specaug = None if self._specaug is None else SPECAUGS.build("specaug", self._specaug)
+        try:
+            specaug = None if self._specaug is None else SPECAUGS.build("specaug", self._specaug)
+        except UserError as error:
+            raise UserError(f"encoder_conf specaug_config does not fit: {error}") from None
         augmenter = None if specaug is None and self._roll is None else Augmentation(specaug, self._roll)
         return BeatsFbank(*self._fbank), augmenter
 

@@ -60,7 +60,12 @@ class WhisperEncoder(nn.Module):
     def own_inputs(self) -> tuple[Frontend, Augmenter | None]:
         """Log-mel features, and SpecAugment if `use_specaug` is true."""
         mel = WhisperLogMel(self.encoders.n_mels, pads=self.pads, max_samples=self.max_samples)
-        return mel, None if self._specaug_conf is None else SPECAUGS.build("specaug", self._specaug_conf)
+        if self._specaug_conf is None:
+            return mel, None
+        try:
+            return mel, SPECAUGS.build("specaug", self._specaug_conf)
+        except UserError as error:
+            raise UserError(f"encoder_conf use_specaug: specaug_conf does not fit: {error}") from None
 
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
         """Log-mel features (batch, frames, mels)."""
