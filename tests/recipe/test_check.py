@@ -10,9 +10,14 @@ import yaml
 from small_data import data_dir
 
 from tympan.bin.recipe import main
+from tympan.config import parse_training
+from tympan.config.asr import AsrTrainConfig
 from tympan.errors import UserError
+from tympan.recipe.advice import shorten
 from tympan.recipe.custom import new_recipe
+from tympan.recipe.estimate import StageEstimate
 from tympan.recipe.options import NewOptions
+from tympan.recipe.recipe import parse_options
 from tympan.recipe.timing import time_repeatedly
 
 
@@ -113,21 +118,81 @@ def test_only_what_the_stages_need(mine: Path, capsys: pytest.CaptureFixture[str
         check("--ngpu", "1")
 
 
-@pytest.mark.parametrize("slowdown", [1.0, 6.0])
-def test_other_programs_do_not_change_the_measurement(monkeypatch: pytest.MonkeyPatch, slowdown: float) -> None:
-    """A computation of 0.2 s of two threads; on a busy machine they wait most of the time."""
-    clock = {"elapsed": 0.0, "used": 0.0}
-    needed = iter([0.5, 0.2, 0.21, 0.2])  # the first one is disturbed
+@pytest.mark.parametrize(("use_amp", "advised"), [("false", True), ("true", False)])
+def test_bfloat16_is_advised_where_it_is_not_used(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], use_amp: str, advised: bool
+) -> None:
+    monkeypatch.setattr("tympan.runtime.cpu.has_fast_bfloat16", lambda: True)
+    assert check("--stage", "4", "--stop_stage", "4", "--asr_args", f"--use_amp {use_amp}") == 0
+    assert ("this CPU has bfloat16 instructions" in capsys.readouterr().out) is advised
 
-    def compute() -> None:
-        seconds = next(needed)
-        clock["elapsed"] += slowdown * seconds
-        clock["used"] += 2 * seconds
 
-    monkeypatch.setattr("tympan.recipe.timing._threads", lambda: 2)
-    monkeypatch.setattr("tympan.recipe.timing.time.monotonic", lambda: clock["elapsed"])
-    monkeypatch.setattr("tympan.recipe.timing.time.process_time", lambda: clock["used"])
-    found = time_repeatedly(compute, on_cpu=True)
+def test_months_come_with_advice(mine: Path) -> None:
+    """What takes the time, and the options that make it shorter."""
+    options = parse_options(["custom", "--config", "conf/recipe.yaml", "--nj", "1"])
+    config = parse_training(AsrTrainConfig, ["--config", "conf/train.yaml"], prog="asr_train")
+    day = 24 * 3600.0
+    stages = [StageEstimate(3, "lm", 1 * day, 0), StageEstimate(4, "train", 90 * day, 0)]
+    advice = "\n".join(shorten(stages, options, config))
+    assert advice.startswith("91 d 0 h is long.")
+    assert "stage 4 train, 99 % of the time:" in advice
+    for way in ("--ngpu 1", "max_epoch in conf/train.yaml, now 60, and total_steps", "subset_data", "num_blocks"):
+        assert way in advice
+    assert "stage 3" not in advice
+    assert shorten(stages[:1], options, config) == []
+    assert "--nj" in "".join(shorten([StageEstimate(5, "decode", 9 * day, 0)], options, config))
+
+
+class Machine:
+    """A processor with two cores for a computation of `work_s` that two threads share.
+
+    Other programs multiply the elapsed time by `slowdown`, and two threads then wait for each other while they use the
+    processor. The first pass is disturbed.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, work_s: float, slowdown: float) -> None:
+        self.work_s, self.slowdown = work_s, slowdown
+        self.elapsed_s = self.used_s = 0.0
+        self.threads, self.passes = 2, 0
+        monkeypatch.setattr("tympan.recipe.timing._threads", lambda: 2)
+        monkeypatch.setattr("tympan.recipe.timing._set_threads", self.set_threads)
+        monkeypatch.setattr("tympan.recipe.timing.time.monotonic", lambda: self.elapsed_s)
+        monkeypatch.setattr("tympan.recipe.timing.time.process_time", lambda: self.used_s)
+
+    def set_threads(self, count: int) -> None:
+        self.threads = count
+
+    def compute(self) -> None:
+        self.passes += 1
+        used_s = self.work_s * (3 if self.passes == 1 else 1)
+        if self.threads == 2 and self.slowdown > 1:
+            used_s *= 12
+        self.used_s += used_s
+        self.elapsed_s += self.slowdown * used_s / self.threads
+
+
+def test_an_idle_machine_is_timed_with_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, work_s=0.4, slowdown=1.0)
+    found = time_repeatedly(machine.compute, on_cpu=True)
     assert found.seconds == pytest.approx(0.2)
-    assert found.is_busy is (slowdown > 1)
-    assert next(needed) == 0.2, "two measurements agreed after three passes"
+    assert not found.is_busy
+    assert (machine.threads, machine.passes) == (2, 5), "two measurements agreed after three and after two passes"
+
+
+def test_other_programs_do_not_change_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads that wait for each other use the processor: 12 times as long as the work needs."""
+    machine = Machine(monkeypatch, work_s=0.4, slowdown=3.0)
+    found = time_repeatedly(machine.compute, on_cpu=True)
+    assert 0.2 / 1.5 < found.seconds < 0.2 * 1.5
+    assert found.is_busy
+    assert found.slowdown == pytest.approx(7.2 / found.seconds)
+    assert found.slowdown_alone == pytest.approx(1.2 / found.seconds)
+    assert machine.threads == 2
+
+
+def test_one_thread_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, work_s=0.4, slowdown=3.0)
+    found = time_repeatedly(machine.compute, on_cpu=True, max_threads=1)
+    assert found.seconds == pytest.approx(0.4)
+    assert found.slowdown == pytest.approx(3.0)
+    assert found.slowdown_alone is None

@@ -163,6 +163,22 @@ def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm_text: boo
         assert "1 of 4 dev words (25.0 %) are unknown to the language model, such as POST" in "\n".join(said)
 
 
+def test_paths_relative_to_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Kaldi's: run.sh works in the directory of the recipe, where such paths would not be found."""
+    train, dev = data_dir(tmp_path / "data" / "train"), data_dir(tmp_path / "data" / "dev")
+    lines = (train / "wav.scp").read_text().replace(" train", " data/train/train")
+    (train / "wav.scp").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+    new_recipe(NewOptions(name=Path("mine"), train_dir=Path("data/train"), dev_dir=Path("data/dev")))
+    recipe = yaml.safe_load(Path("mine/conf/recipe.yaml").read_text(encoding="utf-8"))
+    assert recipe["train_dir"] == str(tmp_path / "mine" / "corpus" / "train")
+    assert recipe["dev_dir"] == str(dev), "its paths are relative to the data directory, so they are valid everywhere"
+    monkeypatch.chdir(tmp_path / "mine")
+    assert survey(Path(recipe["train_dir"])).utterances == 3
+    for name in ("text", "utt2spk"):
+        assert Path(recipe["train_dir"], name).read_text() == (train / name).read_text()
+
+
 @pytest.mark.parametrize(
     ("hours", "blocks", "dim"),
     [(4.0, 3, 192), (31.0, 6, 256), pytest.param(301.0, 6, 512, marks=pytest.mark.slow)],

@@ -14,6 +14,7 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.data.kaldi_dir import read_table
 from tympan.errors import UserError
+from tympan.recipe.advice import shorten
 from tympan.recipe.console import in_bytes, in_words
 from tympan.recipe.corpus import describe_archives
 from tympan.recipe.decode_steps import inference_arguments
@@ -27,7 +28,6 @@ from tympan.recipe.training_steps import (
     require_checkpoint,
     require_lm_text,
 )
-from tympan.runtime.cpu import FAST_BFLOAT16, has_fast_bfloat16
 from tympan.runtime.memory import memory_bytes
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
         problems += [] if error is None else [str(error)]
     if not problems:
         found = estimate(recipe, _parse_inference(recipe), stages=range(start, stop + 1))
-        problems = _print_estimate(found, start, stop)
+        problems = _print_estimate(found, recipe.options, start, stop)
     if problems:
         raise UserError("\n".join(problems))
     print("all checks passed" if start <= stop else "nothing to do")
@@ -95,8 +95,8 @@ def _check_data(recipe: Recipe) -> list[str]:
     return problems
 
 
-def _print_estimate(found: Estimate, start: int, stop: int) -> list[str]:
-    """Print time and disk space per stage; return what exceeds this machine's resources."""
+def _print_estimate(found: Estimate, options: RecipeOptions, start: int, stop: int) -> list[str]:
+    """Print time and disk space per stage, and advice if they take long; return what exceeds this machine."""
     print("estimate")
     for note in found.notes:
         print(f"  {note}")
@@ -106,6 +106,8 @@ def _print_estimate(found: Estimate, start: int, stop: int) -> list[str]:
         print(f"  {stage.number:>2} {stage.name:<11} {in_words(stage.seconds):>14} {in_bytes(stage.bytes):>10}")
     needed, free = sum(stage.bytes for stage in chosen), shutil.disk_usage(".").free
     print(f"  {'total':<14} {in_words(sum(stage.seconds for stage in chosen)):>14} {in_bytes(needed):>10}")
+    for line in [] if found.asr is None else shorten(chosen, options, found.asr):
+        print(f"  {line}")
     problems = []
     if needed > free:
         problems.append(
@@ -134,7 +136,6 @@ def machine(directory: Path) -> list[tuple[str, str]]:
         ("python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("torch", torch.__version__),
         ("devices", f"{find_accelerators()}, {len(os.sched_getaffinity(0))} CPU cores"),
-        *([] if not has_fast_bfloat16() else [("bfloat16", FAST_BFLOAT16)]),
         *([] if load is None else [("load", load)]),
         ("memory", in_bytes(memory_bytes())),
         ("disk", f"{in_bytes(free)} free in {directory}"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tympan.config import parse_args
+from tympan.data.audio import is_pipe, split_ark
 from tympan.data.folder import read_folder
 from tympan.data.kaldi_dir import DataDir
 from tympan.data.manifest import read_manifest
@@ -117,14 +119,22 @@ def new_recipe(options: NewOptions) -> list[str]:
 
 
 def _with_data_dirs(options: NewOptions) -> NewOptions:
-    """The options with a data directory in place of every manifest and every folder of recordings."""
+    """The options with a data directory in place of every manifest and every folder of recordings.
+
+    A data directory whose paths are relative to the current directory is copied, because run.sh works in another one.
+    """
 
     def data_dir(place: Path, name: str) -> Path:
-        is_folder = place.is_dir() and not (place / "wav.scp").exists()
-        if not is_folder and not place.is_file():
+        if place.is_file():
+            data = read_manifest(place)
+        elif place.is_dir() and not (place / "wav.scp").exists():
+            data = read_folder(place)
+        elif (place / "wav.scp").is_file() and _is_relative_to_here(directory := DataDir.read(place.resolve())):
+            data = _absolute(directory)
+        else:
             return place
         target = options.name / "corpus" / name
-        (read_folder(place) if is_folder else read_manifest(place)).write(target)
+        data.write(target)
         return target
 
     names = [place.stem if place.stem not in ("train", "dev") else "test" for place in options.test_dir]
@@ -134,6 +144,17 @@ def _with_data_dirs(options: NewOptions) -> NewOptions:
         dev_dir=data_dir(options.dev_dir, "dev"),
         test_dir=[data_dir(place, name) for place, name in zip(options.test_dir, names, strict=True)],
     )
+
+
+def _is_relative_to_here(data: DataDir) -> bool:
+    """Whether a recording is found from the current directory only, and not from everywhere."""
+    located = data.located().wav.values()
+    return any(not is_pipe(path) and not os.path.isabs(path) and os.path.exists(split_ark(path)[0]) for path in located)
+
+
+def _absolute(data: DataDir) -> DataDir:
+    found = {key: path if is_pipe(path) else os.path.abspath(path) for key, path in data.located().wav.items()}
+    return DataDir(data.path, {**data.tables, "wav.scp": found})
 
 
 def _write(path: Path, content: str) -> None:

@@ -18,8 +18,10 @@ from tympan.recipe.options import RecipeOptions
 from tympan.recipe.probe import Probe, measure
 from tympan.recipe.recipe import Recipe
 from tympan.recipe.stored_features import BYTES_PER_SECOND
+from tympan.recipe.timing import BUSY, Timing
 from tympan.recipe.tokens import Tokens
 from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly
+from tympan.runtime.cpu import FAST_BFLOAT16, should_advise_bfloat16
 
 if TYPE_CHECKING:
     from tympan.decode.options import DecodeOptions
@@ -47,6 +49,8 @@ class Estimate:
     stages: list[StageEstimate]
     memory_bytes: int
     notes: list[str]
+    asr: AsrTrainConfig | None = None
+    """The training configuration, unless the duration of the data is unknown."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,10 @@ def estimate(recipe: Recipe, search: DecodeOptions, *, stages: range) -> Estimat
         ),
     ]
     memory = 16 * probe.parameters + int(probe.saved_bytes * _largest_batch_s(asr, recipe))
-    return Estimate(estimates, memory if not options.ngpu else 0, _notes(recipe, origin, amounts, probe, memory))
+    notes = _notes(recipe, origin, amounts, probe, memory)
+    if probe.training.seconds and not options.ngpu and should_advise_bfloat16(asr):
+        notes.append(FAST_BFLOAT16)
+    return Estimate(estimates, memory if not options.ngpu else 0, notes, asr)
 
 
 def _amounts(recipe: Recipe, hours: Mapping[str, float]) -> _Amounts:
@@ -108,7 +115,6 @@ def _notes(recipe: Recipe, origin: str, amounts: _Amounts, probe: Probe, memory:
     train_s = amounts.train_s
     length = in_words(train_s) if train_s < 3600 else f"{train_s / 3600:.1f} hours"
     where = "on this machine" if not recipe.options.ngpu else "on one accelerator (divided by --ngpu below)"
-    measured = [timing for timing in (probe.training, probe.decoding) if timing.seconds]
     notes = [f"{length} of training data ({origin}), times {recipe.features.copies:.2f} with speed perturbation"]
     if probe.parameters:
         notes.append(f"{probe.parameters:,} parameters")
@@ -117,13 +123,24 @@ def _notes(recipe: Recipe, origin: str, amounts: _Amounts, probe: Probe, memory:
         notes.append(f"the largest batch needs about {in_bytes(memory)} of memory")
     if probe.decoding.seconds:
         notes.append(f"{1000 * probe.decoding.seconds:.0f} ms to decode one second of speech on one CPU core")
-    if any(timing.is_busy for timing in measured):
-        notes.append("other programs use the processor: the times below are for an idle machine, now it takes longer")
+    busiest = max((probe.training, probe.decoding), key=lambda timing: timing.slowdown)
+    if busiest.is_busy:
+        notes.append(_describe_slowdown(busiest))
     return [
         *notes,
         "times are estimates for all epochs, measured on random input; stage -1 includes unpacking, but not the "
         "download",
     ]
+
+
+def _describe_slowdown(timing: Timing) -> str:
+    line = (
+        f"other programs use the processor: the times below are for an idle machine, now it takes about "
+        f"{timing.slowdown:.1f} times as long"
+    )
+    if timing.slowdown_alone is None or timing.slowdown_alone > timing.slowdown / BUSY:
+        return line
+    return f"{line}; with one thread (export OMP_NUM_THREADS=1) about {timing.slowdown_alone:.1f} times"
 
 
 def _download(corpus: Corpus, hours: Mapping[str, float], amounts: _Amounts) -> StageEstimate:

@@ -163,7 +163,7 @@ def _time_decoding(
             log_probs = model.ctc_log_posteriors(encoded.out) if model.has_ctc else None
             run_search(search, Encoded(memory=encoded.out, lengths=encoded.lengths, log_probs=log_probs))
 
-    return time_repeatedly(decode, on_cpu=True)
+    return time_repeatedly(decode, on_cpu=True, max_threads=1)
 
 
 def _search(model: SpeechModel, lm: LanguageModel | None, options: DecodeOptions, tokens: Sequence[str]) -> Search[Any]:

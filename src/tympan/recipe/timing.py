@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 AGREEMENT = 1.15
 """Two measurements agree if the longer one is at most this many times the shorter one."""
@@ -16,36 +17,70 @@ BUSY = 1.4
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a computation on an idle machine, and whether other programs slowed it down."""
+    """Seconds of a computation on an idle machine, and how many times as long it takes now with other programs.
+
+    `slowdown_alone` is the same for one thread, or None if that was not measured.
+    """
 
     seconds: float
-    is_busy: bool = False
+    slowdown: float = 1.0
+    slowdown_alone: float | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self.slowdown > BUSY
 
     def per(self, amount: float) -> Timing:
-        return Timing(self.seconds / amount, self.is_busy)
+        return replace(self, seconds=self.seconds / amount)
 
 
 NOTHING = Timing(0.0)
 
 
-def time_repeatedly(compute: Callable[[], object], *, on_cpu: bool) -> Timing:
-    """Repeat until two measurements agree, and return the shorter one.
+def time_repeatedly(compute: Callable[[], object], *, on_cpu: bool, max_threads: int | None = None) -> Timing:
+    """Time of a computation on an idle machine, with the threads of this process or at most `max_threads`.
 
-    On a CPU the measure is the time that the threads of this process really ran. It is compared with the elapsed time
-    to find out whether the machine is busy. A thread that waits for another one runs too, so elapsed time is the limit.
+    On a CPU that other programs use, threads spend most of their time waiting for each other, and waiting uses the
+    processor too. The processor time of one thread has no waiting in it, so it replaces the measurement there. How much
+    faster all threads are can't be measured then: between not at all and by their number, so by its square root.
     """
-    threads = _threads() if on_cpu else 1
+    if not on_cpu:
+        seconds, _ = _measure(compute, threads=None)
+        return Timing(seconds)
+    available = _threads()
+    threads = available if max_threads is None else min(available, max_threads)
+    try:
+        _set_threads(threads)
+        together, elapsed = _measure(compute, threads=threads)
+        if threads == 1:
+            return Timing(together, slowdown=elapsed / together)
+        _set_threads(1)
+        alone, elapsed_alone = _measure(compute, threads=1)
+    finally:
+        _set_threads(available)
+    if max(elapsed / together, elapsed_alone / alone) <= BUSY:
+        return Timing(together)
+    seconds = min(together, alone / math.sqrt(threads))
+    return Timing(seconds, slowdown=elapsed / seconds, slowdown_alone=elapsed_alone / seconds)
+
+
+def _measure(compute: Callable[[], object], *, threads: int | None) -> tuple[float, float]:
+    """Repeat until two measurements agree. Returns the shortest time that a thread ran, and the shortest elapsed one.
+
+    Both are elapsed times if `threads` is None, for accelerators.
+    """
     used: list[float] = []
     elapsed: list[float] = []
     for _ in range(MOST_PASSES):
         began, began_used = time.monotonic(), time.process_time()
         compute()
         elapsed.append(time.monotonic() - began)
-        used.append(min(elapsed[-1], (time.process_time() - began_used) / threads) if on_cpu else elapsed[-1])
+        ran = elapsed[-1] if threads is None else (time.process_time() - began_used) / threads
+        used.append(min(elapsed[-1], ran))
         shortest = sorted(used)[:2]
         if len(shortest) == 2 and shortest[1] <= AGREEMENT * shortest[0]:
             break
-    return Timing(min(used), is_busy=min(elapsed) > BUSY * min(used))
+    return min(used), min(elapsed)
 
 
 def describe_load() -> str | None:
@@ -61,3 +96,9 @@ def _threads() -> int:
     import torch
 
     return torch.get_num_threads()
+
+
+def _set_threads(count: int) -> None:
+    import torch
+
+    torch.set_num_threads(count)

@@ -4,12 +4,27 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Protocol
 
 CPUINFO = Path("/proc/cpuinfo")
 FAST_BFLOAT16 = (
     "this CPU has bfloat16 instructions: training with --use_amp true may be about twice as fast (in a recipe: "
     "--asr_args '--use_amp true')"
 )
+
+
+class Precision(Protocol):
+    """The options of a training configuration that choose its precision."""
+
+    @property
+    def use_amp(self) -> bool: ...
+    @property
+    def train_dtype(self) -> str: ...
+
+
+def should_advise_bfloat16(config: Precision) -> bool:
+    """Whether training on this CPU would be faster with --use_amp true and does not use bfloat16 yet."""
+    return not config.use_amp and config.train_dtype == "float32" and has_fast_bfloat16()
 
 
 @functools.cache

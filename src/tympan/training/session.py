@@ -26,7 +26,7 @@ from tympan.models.abilities import Recomputes
 from tympan.models.initialize import load_pretrained_parts
 from tympan.runtime.atomic import atomic_write, remove_leftovers
 from tympan.runtime.comm import Comm, Solo
-from tympan.runtime.cpu import FAST_BFLOAT16, has_fast_bfloat16
+from tympan.runtime.cpu import FAST_BFLOAT16, should_advise_bfloat16
 from tympan.runtime.device import (
     choose_kind,
     compiles_every_shape,
@@ -127,7 +127,7 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
         logging.info("CPU cores of this process: %s", ", ".join(map(str, cores)) or "all")
     comm = join_ranks(config, device, ranks)
     logging.info("%s training on %s, process %d of %d", task.name, describe(device), rank + 1, comm.size)
-    if device.type == "cpu" and not config.use_amp and config.train_dtype == "float32" and has_fast_bfloat16():
+    if device.type == "cpu" and should_advise_bfloat16(config):
         logging.info(FAST_BFLOAT16)
     try:
         if config.collect_stats:
