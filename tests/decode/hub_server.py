@@ -15,12 +15,16 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(ThreadingHTTPServer):
-    """`repositories[name][path]` is the content of a file; `refuses` answers every request with 401."""
+    """`repositories[name][path]` is the content of a file; `refuses` answers every request with 401.
+
+    `downloads` are the paths that were requested.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.refuses = False
+        self.downloads: list[str] = []
 
     @property
     def address(self) -> str:
@@ -78,6 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         owner, name, _, _, path = self.path.strip("/").split("?")[0].split("/", 4)
         content = self.server.repositories[f"{owner}/{name}"][path]
+        self.server.downloads.append(path)
         etag = hashlib.sha256(content).hexdigest()
         self._send(content, headers={"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
 

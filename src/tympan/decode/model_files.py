@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import glob
 import importlib
 import os
 import zipfile
@@ -15,6 +16,7 @@ from typing import Any
 
 from tympan.config.yaml_text import read_mapping, read_yaml
 from tympan.decode.adapter_file import find_adapter
+from tympan.decode.hub_files import needed_files
 from tympan.decode.options import ModelFileOptions, read_settings
 from tympan.decode.published import PublishedModel, find_published
 from tympan.decode.zipped import unpacked
@@ -233,7 +235,24 @@ def download(name: str) -> Path:
         raise UserError(f"{name}: no such folder. A model on the hub is named OWNER/NAME") from None
     hub = _package(f"{name}: no such folder; loading it from a model hub")
     with _explained(f"{name}: no such folder, and the model hub reports"):
-        return Path(hub.snapshot_download(name))
+        return _fetch(hub, name)
+
+
+def _fetch(hub: Any, name: str) -> Path:
+    """Download what loading the model needs: repositories also contain weights for other frameworks."""
+    try:
+        files = hub.list_repo_files(name)
+    except Exception:
+        # Without a network, a model that was downloaded before is in the cache.
+        with contextlib.suppress(Exception):
+            return Path(hub.snapshot_download(name, local_files_only=True))
+        raise
+    named: list[str] = []
+    if "meta.yaml" in files:
+        meta = read_mapping(Path(hub.snapshot_download(name, allow_patterns=["meta.yaml"])) / "meta.yaml")
+        named = [str(file) for key in ("files", "yaml_files") for file in (meta.get(key) or {}).values()]
+    chosen = needed_files(files, WEIGHTS, named=named)
+    return Path(hub.snapshot_download(name, allow_patterns=[glob.escape(file) for file in chosen]))
 
 
 def publish(folder: Path, name: str) -> str:
