@@ -324,6 +324,8 @@ def train_one_step(model: torch.nn.Module, config: Any) -> None:
         shape = (2, int(lengths[0])) if config.takes_audio else (2, int(lengths[0]), config.input_size)
         for name in config.aux_ctc_tasks:
             batch |= {name: text[:, :1], f"{name}_lengths": torch.ones_like(text_lengths)}
+        for name in config.text_names[1:]:
+            batch |= {name: text.flip(0), f"{name}_lengths": text_lengths.flip(0)}
         batch |= {"speech": torch.randn(shape) * 0.1, "speech_lengths": lengths}
     loss = model(**batch).value
     loss.backward()

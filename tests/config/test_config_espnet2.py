@@ -104,7 +104,10 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
         (["--batch_type", "catbel"], "'catbel' of ESPnet2 is not supported"),
         (["--token_type", "hugging_fac"], "Did you mean 'hugging_face'?"),
         (["--ctc_conf", "ctc_type=warpctc"], "ctc_type: expects builtin | builtin2 | gtnctc | brctc, found 'warpctc'"),
-        (["--ctc_conf", "reduce=false"], "ESPnet2's ctc has this key; Tympan accepts only its default, True"),
+        (
+            ["--ctc_conf", "reduce=false"],
+            "--ctc_conf: reduce: false gives one loss per utterance, which only --model",
+        ),
         (["--model", "maskctc"], "--model: maskctc and --decoder mlm belong together, found --decoder transformer"),
         (["--decoder", "mlm"], "needs --model maskctc"),
         (["--model_conf", "aux_ctc={3: lid}"], "aux_ctc uses the text 'lid', which is not in --aux_ctc_tasks"),

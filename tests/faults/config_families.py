@@ -48,7 +48,7 @@ SMALL: Values = {
 }  # fmt: skip
 SMALL_ONLY_IN = {"fs": ("frontend",), "lr": ("optim",), "rank": ("adapter",), "alpha": ("adapter",)}
 AUDIO_ENCODER = {"input_size": 1, "frontend": None, "specaug": None, "normalize": None, "preencoder": None}
-ENCODERS = [name for name in choices.ENCODERS.names() if name not in choices.AUDIO_ENCODERS]
+ENCODERS = [n for n in choices.ENCODERS.names() if n not in (*choices.AUDIO_ENCODERS, "transformer_multispkr")]
 S4: Values = {
     "n_layers": 1, "residual": "residual", "norm": "layer",
     "layer": [{"_name_": "s4", "d_state": 8, "n_ssm": 1, "lr": 0.001}, {"_name_": "mha", "n_head": 2},
@@ -183,6 +183,15 @@ def mask_ctc(chance: random.Random, folder: Path) -> Values:
     return {**_hybrid_of(folder, "conformer", "mlm", chance), **part("model", "maskctc")}
 
 
+def several_speakers(chance: random.Random, folder: Path) -> Values:
+    config = _hybrid_of(folder, "transformer_multispkr", chance.choice(["transformer", "rnn"]), chance)
+    for side in ("train", "valid"):
+        config[f"{side}_data_path_and_name_and_type"].append([f"{folder}/{side}/text", "text_spk2", "text"])
+    config |= part("encoder", "transformer_multispkr", num_blocks_sd=1, num_inf=2)
+    config |= part("model", "pit_espnet", num_inf=2, num_ref=2)
+    return {**config, "preprocessor": "multi", "preprocessor_conf": {"text_name": ["text", "text_spk2"]}}
+
+
 def pretrained(chance: random.Random, folder: Path) -> Values:
     """Parts that somebody else trained, as frontend or as encoder."""
     golden = Path(__file__).parents[1] / "golden" / "s3prl"
@@ -276,6 +285,7 @@ FAMILIES = {
         Family("transducer", "asr_train", AsrTrainConfig, transducer),
         Family("adapters", "asr_train", AsrTrainConfig, adapters),
         Family("mask_ctc", "asr_train", AsrTrainConfig, mask_ctc),
+        Family("several_speakers", "asr_train", AsrTrainConfig, several_speakers),
         Family("pretrained", "asr_train", AsrTrainConfig, pretrained),
         Family("whisper", "asr_train", AsrTrainConfig, whisper),
         Family("translation", "st_train", StTrainConfig, translation),

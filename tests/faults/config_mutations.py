@@ -23,8 +23,8 @@ from tympan.config.range import Range
 from tympan.training.checkpoint import read_reporter
 
 WEIGHTS = {
-    "hybrid": 28, "transducer": 16, "adapters": 8, "mask_ctc": 4, "pretrained": 12, "whisper": 4, "translation": 10,
-    "language_model": 8, "fine_tuning": 3, "decoding": 7,
+    "hybrid": 24, "several_speakers": 4, "transducer": 16, "adapters": 8, "mask_ctc": 4, "pretrained": 12, "whisper": 4,
+    "translation": 10, "language_model": 8, "fine_tuning": 3, "decoding": 7,
 }  # fmt: skip
 """How often a family is drawn."""
 WILD: tuple[Any, ...] = (

@@ -21,6 +21,7 @@ SIZES = {"input_size": 20, "vocab_size": 11, "encoder_output_size": 16}
 SMALL: dict[str, dict[str, Any]] = {
     "conformer": {"output_size": 16, "num_blocks": 1},
     "transformer": {"num_blocks": 1},
+    "transformer_multispkr": {"num_blocks": 1, "num_blocks_sd": 1, "num_inf": 2},
     "e_branchformer": {"output_size": 16, "num_blocks": 1},
     "branchformer": {"output_size": 16, "num_blocks": 1},
     "rnn": {"num_layers": 1, "hidden_size": 8},
@@ -47,6 +48,7 @@ ABILITIES: dict[type, list[str]] = {
     parts.Encoder: ["output_size", "output_lengths", "forward", "__call__", "parameters", "training"],
     parts.ConditionsOnCtc: ["interctc_use_conditioning", "add_conditioning", "__call__"],
     parts.Packs: ["packs_batches"],
+    parts.SeparatesSpeakers: ["num_inf"],
     parts.Recomputes: ["set_grad_checkpointing"],
     parts.KeepsAttention: ["keep_weights", "weights"],
 }

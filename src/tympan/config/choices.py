@@ -43,6 +43,7 @@ ENCODERS = Registry(
         "e_branchformer": "tympan.models.encoder.e_branchformer:EBranchformerEncoder",
         "branchformer": "tympan.models.encoder.branchformer:BranchformerEncoder",
         "longformer": "tympan.models.encoder.longformer:LongformerEncoder",
+        "transformer_multispkr": "tympan.models.encoder.multi_speaker:MultiSpeakerTransformerEncoder",
         "multiconv_conformer": "tympan.models.encoder.multiconv_conformer:MultiConvConformerEncoder",
         "contextual_block_conformer": "tympan.models.encoder.contextual_block:ContextualBlockConformerEncoder",
         "contextual_block_transformer": "tympan.models.encoder.contextual_block:ContextualBlockTransformerEncoder",
@@ -61,7 +62,6 @@ ENCODERS = Registry(
     supplied=["input_size"],
     not_yet=dict.fromkeys(
         (
-            "transformer_multispkr",
             "hubert_pretrain",
             "avhubert",
         ),
@@ -124,6 +124,7 @@ ASR_MODELS = Registry(
         "espnet": "tympan.models.hybrid:HybridModel",
         "transducer": "tympan.models.transducer:TransducerModel",
         "maskctc": "tympan.models.mask_ctc:MaskCtcModel",
+        "pit_espnet": "tympan.models.multi_speaker:MultiSpeakerModel",
     },
     supplied=[
         "vocab_size",
@@ -140,7 +141,6 @@ ASR_MODELS = Registry(
         "prompt",
     ],
     ranges=_MODEL_RANGES,
-    not_yet={"pit_espnet": "recordings of several speakers must be separated first; use 'espnet' for one speaker"},
 )
 ST_MODELS = Registry(
     "model",
@@ -165,8 +165,10 @@ ST_MODELS = Registry(
 )
 PREPROCESSORS = Registry(
     "preprocessor",
-    {"default": "tympan.config.preprocessor:PreprocessorConf"},
-    not_yet={"multi": "use 'default'"},
+    {
+        "default": "tympan.config.preprocessor:PreprocessorConf",
+        "multi": "tympan.config.preprocessor:MultiPreprocessorConf",
+    },
 )
 ST_PREPROCESSORS = Registry("preprocessor", {"default": "tympan.config.st:StPreprocessorConf"})
 LMS = Registry(

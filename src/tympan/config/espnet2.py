@@ -38,7 +38,6 @@ OPTION_ORDER = tuple(_ORDER.split())
 
 # Keys by `option:class` that only ESPnet2's class has: accepted at ESPnet2's default, rejected otherwise.
 LACKING: dict[str, dict[str, Any]] = {
-    "ctc_conf:": {"reduce": True},
     # A function, which YAML can't hold.
     "scheduler_conf:cycliclr": {"scale_fn": None, "verbose": False},
     # Keys of torch before 2.7, and of ESPnet2's own class.

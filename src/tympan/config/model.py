@@ -25,6 +25,8 @@ from tympan.config.text import TEXT, TextConfig, TextOptions, text_config
 from tympan.config.train import TrainConfig
 
 MODEL = "model"
+MULTI_SPEAKER, MULTI_SPEAKER_ENCODER = "pit_espnet", "transformer_multispkr"
+"""The model for recordings of several speakers, and its encoder."""
 AUGMENT = "augmentation"
 
 Initialization = Literal[
@@ -187,6 +189,12 @@ def check_speech_model(values: Mapping[str, Any]) -> Iterator[Conflict]:
     gains = values["volume_perturb"]
     if gains is not None and gains[0] > gains[1]:
         yield Conflict(("volume_perturb",), f"expects LOWEST,HIGHEST, found {gains[0]:g},{gains[1]:g}")
+    for name in ("encoder", "hier_encoder", "extra_mt_encoder"):
+        if values.get(name) == MULTI_SPEAKER_ENCODER and values.get("model") != MULTI_SPEAKER:
+            yield Conflict((name,), f"{MULTI_SPEAKER_ENCODER} needs asr_train with --model {MULTI_SPEAKER}")
+    if not values["ctc_conf"].get("reduce", True) and values.get("model") != MULTI_SPEAKER:
+        text = f"reduce: false gives one loss per utterance, which only --model {MULTI_SPEAKER} uses; remove it"
+        yield Conflict(("ctc_conf",), text)
     # A loaded model has the statistics in its weights, and --collect_stats writes the file; only training needs it.
     lacks_file = values["normalize"] == "global_mvn" and values["normalize_conf"].get("stats_file") is None
     if lacks_file and not values["collect_stats"]:

@@ -70,6 +70,8 @@ class HasText(Protocol):
 def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | None = None) -> TextConfig:
     """Read them from a task's options. The symbols are keys of `preprocessor_conf`, if the task has one."""
     symbols = ("unk_symbol", "space_symbol", "delimiter", "nonsplit_symbol", "whisper_language", "whisper_task")
+    given = dict(preprocessor_conf or {})
+    given["nonsplit_symbol"] = given.get("nonsplit_symbol") or given.get("speaker_change_symbol")
     return TextConfig(
         token_list=options.token_list,
         token_type=options.token_type,
@@ -77,7 +79,7 @@ def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | Non
         non_linguistic_symbols=options.non_linguistic_symbols,
         cleaner=options.cleaner,
         g2p=options.g2p,
-        **{name: preprocessor_conf[name] for name in symbols if preprocessor_conf and name in preprocessor_conf},
+        **{name: given[name] for name in symbols if name in given},
     )
 
 

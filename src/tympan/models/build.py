@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import nn
 
 from tympan.config.choices import TRANSDUCER_DECODERS
-from tympan.config.model import SpeechToTextConfig
+from tympan.config.model import MULTI_SPEAKER, SpeechToTextConfig
 from tympan.config.signature import import_class
 from tympan.models.hybrid import build_hybrid
 from tympan.models.lm.build import build_lm
+from tympan.models.multi_speaker import build_multi_speaker
 from tympan.models.transducer import build_transducer
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def build_asr_model(config: AsrTrainConfig, *, reads_statistics: bool = True) ->
 
     `reads_statistics` false leaves `global_mvn` empty; the weights then contain mean and deviation.
     """
-    build = FAMILIES.get(config.decoder or "", build_hybrid)
+    build = build_multi_speaker if config.model == MULTI_SPEAKER else FAMILIES.get(config.decoder or "", build_hybrid)
     return build(config, reads_statistics=reads_statistics)
 
 

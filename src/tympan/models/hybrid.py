@@ -5,7 +5,7 @@ Shapes: speech (batch, samples[, channels]) or features (batch, frames, size); t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -189,7 +189,18 @@ class HybridModel(EncodingModel):
         `others` contains the texts of auxiliary CTC tasks, NAME and NAME_lengths.
         """
         encoded = self.encode(speech, speech_lengths, augment_seed=augment_seed)
-        given = Text.cut(text, text_lengths)
+        inner_texts = {layer: Text.cut(others[name], others[f"{name}_lengths"]) for layer, name in self.aux_ctc.items()}
+        return self._loss(encoded, Text.cut(text, text_lengths), inner_texts=inner_texts, seeds=augment_seed)
+
+    def _loss(
+        self,
+        encoded: EncoderOutput,
+        given: Text,
+        *,
+        inner_texts: Mapping[int, Text] | None = None,
+        seeds: Tensor | None = None,
+    ) -> Loss:
+        """The loss of encoded utterances with the text of each."""
         terms: list[LossTerm] = []
         stats: dict[str, Stat] = {}
         if self.ctc is not None:
@@ -200,15 +211,13 @@ class HybridModel(EncodingModel):
                 given,
                 weight=self.ctc_weight,
                 inner_weight=self.interctc_weight,
-                inner_texts={
-                    layer: Text.cut(others[name], others[f"{name}_lengths"]) for layer, name in self.aux_ctc.items()
-                },
+                inner_texts=inner_texts,
                 blank_id=self.blank_id,
                 counter=self.error_counter if is_counted else None,
             )
         if self.decoder is not None:
-            self._add_attention_term(encoded, given, terms, stats, augment_seed)
-        return with_total(terms, stats, count_of(speech.size(0), encoded.out))
+            self._add_attention_term(encoded, given, terms, stats, seeds)
+        return with_total(terms, stats, count_of(given.ids.size(0), encoded.out))
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
         """Features, encoder and postencoder."""

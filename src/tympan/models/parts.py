@@ -270,6 +270,17 @@ class Recomputes(Protocol):
 
 
 @runtime_checkable
+class SeparatesSpeakers(Protocol):
+    """An encoder with several outputs for each utterance, one per speaker, which are consecutive rows of its output.
+
+    The outputs of an utterance have the same length.
+    """
+
+    num_inf: int
+    """Number of outputs per utterance."""
+
+
+@runtime_checkable
 class KeepsAttention(Protocol):
     """An attention layer that keeps its weights for plots when `keep_weights` is true."""
 
@@ -291,6 +302,7 @@ if TYPE_CHECKING:
     from tympan.models.decoder.transformer import TransformerDecoder
     from tympan.models.encoder.blocks import BlockEncoder
     from tympan.models.encoder.contextual_block import ContextualBlockEncoder
+    from tympan.models.encoder.multi_speaker import MultiSpeakerTransformerEncoder
     from tympan.models.encoder.rnn import RnnEncoder
     from tympan.models.encoder.vgg_rnn import VggRnnEncoder
     from tympan.models.lm.seq_rnn import SequentialRnnLm
@@ -328,6 +340,7 @@ if TYPE_CHECKING:
     _PREENCODERS: tuple[type[Preencoder], ...] = (LinearProjection, LightweightSincConvs)
     _ENCODERS: tuple[type[Encoder], ...] = (
         BlockEncoder,
+        MultiSpeakerTransformerEncoder,
         ContextualBlockEncoder,
         RnnEncoder,
         VggRnnEncoder,
@@ -350,8 +363,10 @@ if TYPE_CHECKING:
     _CONDITIONED: tuple[type[ConditionsOnCtc], ...] = (BlockEncoder,)
     _PACKED: tuple[type[Packs], ...] = (BlockEncoder,)
     _STREAMING: tuple[type[Streams], ...] = (ContextualBlockEncoder,)
+    _SEPARATING: tuple[type[SeparatesSpeakers], ...] = (MultiSpeakerTransformerEncoder,)
     _RECOMPUTED: tuple[type[Recomputes], ...] = (
         BlockEncoder,
+        MultiSpeakerTransformerEncoder,
         ContextualBlockEncoder,
         TransformerDecoder,
         ConvolutionDecoder,

@@ -3,8 +3,8 @@
 The hybrid CTC/attention model is one implementation (`tympan.models.hybrid`). Another family is a module with a class
 like this, a builder next to it, a line in `tympan.models.build.FAMILIES`, and the searches that it names.
 
-Optional abilities are Protocols too: `HasDecoder`, `HasPrompt` and `LimitsInput` here, those that training uses in
-`tympan.models.abilities`, and `Packs` (`packs_batches`: padding costs the encoder nothing on a CPU) in
+Optional abilities are Protocols too: `HasDecoder`, `HasPrompt`, `ForSpeakers` and `LimitsInput` here, those that
+training uses in `tympan.models.abilities`, and `Packs` (`packs_batches`: padding costs the encoder nothing on a CPU) in
 `tympan.models.parts`. Ask for them with `isinstance`, when something is built and not in every step.
 """
 
@@ -78,6 +78,16 @@ class HasPrompt(Protocol):
 
 
 @runtime_checkable
+class ForSpeakers(Protocol):
+    """A model that recognizes several speakers of a recording.
+
+    `encode` gives `num_speakers` outputs for each utterance, which are consecutive rows. Their order has no meaning.
+    """
+
+    num_speakers: int
+
+
+@runtime_checkable
 class HasDecoder(Protocol):
     """A model with an attention decoder, which a search runs token by token."""
 
@@ -90,12 +100,14 @@ class HasDecoder(Protocol):
 if TYPE_CHECKING:
     # Models are chosen by name, so only this assignment lets the type checker verify that they conform.
     from tympan.models.hybrid import HybridModel
+    from tympan.models.multi_speaker import MultiSpeakerModel
     from tympan.models.st import StModel
     from tympan.models.transducer import TransducerModel
 
     _MODELS: tuple[type[SpeechModel], ...] = (HybridModel, StModel, TransducerModel)
     _WITH_DECODER: tuple[type[HasDecoder], ...] = (HybridModel, StModel)
     _LIMITED: tuple[type[LimitsInput], ...] = (HybridModel,)
+    _FOR_SPEAKERS: tuple[type[ForSpeakers], ...] = (MultiSpeakerModel,)
     _PROMPTED: tuple[type[HasPrompt], ...] = (HybridModel,)
     _PLOTTED: tuple[type[PlotsAttention], ...] = (HybridModel, StModel, TransducerModel)
     _COLLECTED: tuple[type[CollectsFeatures], ...] = (HybridModel, StModel, TransducerModel)

@@ -45,12 +45,13 @@ class AsrTask(Task[AsrTrainConfig]):
             return None
         from tympan.text.codec import build_codec
 
-        names = [config.preprocessor_conf.get("text_name", "text"), *config.aux_ctc_tasks]
+        named = config.preprocessor_conf.get("text_name", "text")
+        names = [*([named] if isinstance(named, str) else named), *config.aux_ctc_tasks]
         texts = dict.fromkeys(names, build_codec(config.text))
         return speech_preprocess(config, texts=texts, rate=sample_rate, is_augmented=is_augmented)
 
     def more_data(self, config: AsrTrainConfig) -> tuple[str, ...]:
-        return tuple(config.aux_ctc_tasks)
+        return (*config.text_names[1:], *config.aux_ctc_tasks)
 
     def sample_rate(self, config: AsrTrainConfig) -> int | None:
         return speech_rate(config)
@@ -68,9 +69,10 @@ class AsrTask(Task[AsrTrainConfig]):
         return [config.bpemodel, *speech_files(config)]
 
     def findings(self, config: AsrTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
-        yield from empty_texts(batches, "text")
-        yield from long_texts(batches, "text", config.preprocessor_conf.get("text_length_warning_thres", 500))
-        yield from too_short(model, batches, config.speed_perturb)
+        for name in config.text_names:
+            yield from empty_texts(batches, name)
+            yield from long_texts(batches, name, config.preprocessor_conf.get("text_length_warning_thres", 500))
+            yield from too_short(model, batches, config.speed_perturb, text=name)
 
 
 def _with_big_blanks(tokens: list[str], model_conf: Mapping[str, Any]) -> list[str]:

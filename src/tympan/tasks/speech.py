@@ -61,7 +61,7 @@ def without_normalization(config: Config) -> Config:
     return replace(config, normalize=None, normalize_conf={})
 
 
-def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float]) -> Iterator[Finding]:
+def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float], *, text: str = "text") -> Iterator[Finding]:
     """Utterances with fewer encoder frames than a loss of the model needs for their text.
 
     Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported.
@@ -72,20 +72,20 @@ def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float]) -> It
     from tympan.models.abilities import NeedsFrames
 
     lengths = batches.lengths()
-    if not isinstance(model, NeedsFrames) or "speech" not in lengths or "text" not in lengths:
+    if not isinstance(model, NeedsFrames) or "speech" not in lengths or text not in lengths:
         return
     stretch = min(1.0, 1.0 / max(speeds or [1.0]))
     frames = model.output_lengths(torch.from_numpy((lengths["speech"] * stretch).astype(np.int64)))
-    tokens = torch.from_numpy(lengths["text"].astype(np.int64))
+    tokens = torch.from_numpy(lengths[text].astype(np.int64))
     # All tokens may be the same, so that all but the first repeat the one before
     most = model.frames_needed(tokens, (tokens - 1).clamp(min=0))
     for loss, needed in most.items():
         found = []
         for row in (frames < needed).nonzero().flatten().tolist():
             utterance = batches.utterance(row)
-            text = torch.from_numpy(utterance.arrays["text"])
-            repeats = (text[1:] == text[:-1]).sum()
-            exact = int(model.frames_needed(torch.tensor(len(text)), repeats)[loss])
+            ids = torch.from_numpy(utterance.arrays[text])
+            repeats = (ids[1:] == ids[:-1]).sum()
+            exact = int(model.frames_needed(torch.tensor(len(ids)), repeats)[loss])
             if frames[row] < exact:
                 found.append(f"{utterance.id}: {int(frames[row])} encoder frames for a transcript that needs {exact}")
         yield Finding(f"utterances are too short for {loss} and do not contribute to its loss", found)

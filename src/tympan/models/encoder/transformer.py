@@ -82,30 +82,19 @@ class TransformerEncoder(BlockEncoder):
             is_position_optional=True,
             is_normalized=normalize_before,
         )
-        blocks = [
-            TransformerBlock(
-                output_size,
-                self_attn=build_self_attention(
-                    "selfattn",
-                    heads=attention_heads,
-                    size=output_size,
-                    dropout_rate=attention_dropout_rate,
-                    qk_norm=qk_norm,
-                ),
-                feed_forward=build_positionwise(
-                    positionwise_layer_type,
-                    size=output_size,
-                    hidden_size=linear_units,
-                    kernel_size=positionwise_conv_kernel_size,
-                    dropout_rate=dropout_rate,
-                    activation=get_activation("relu"),
-                ),
-                dropout_rate=dropout_rate,
-                normalize_before=normalize_before,
-                concat_after=concat_after,
-            )
-            for _ in range(num_blocks)
-        ]
+        blocks = transformer_blocks(
+            num_blocks,
+            size=output_size,
+            heads=attention_heads,
+            hidden_size=linear_units,
+            dropout_rate=dropout_rate,
+            attention_dropout_rate=attention_dropout_rate,
+            normalize_before=normalize_before,
+            concat_after=concat_after,
+            positionwise=positionwise_layer_type,
+            kernel_size=positionwise_conv_kernel_size,
+            qk_norm=qk_norm,
+        )
         super().__init__(
             embed,
             blocks,
@@ -117,6 +106,43 @@ class TransformerEncoder(BlockEncoder):
             # The convolution over positions would see the neighbours of concatenated utterances
             reach=None if pos_enc_layer_type == "conv" else positionwise_conv_kernel_size // 2,
         )
+
+
+def transformer_blocks(
+    number: int,
+    *,
+    size: int,
+    heads: int,
+    hidden_size: int,
+    dropout_rate: float,
+    attention_dropout_rate: float,
+    normalize_before: bool,
+    concat_after: bool,
+    positionwise: Literal["linear", "conv1d", "conv1d-linear"],
+    kernel_size: int,
+    qk_norm: bool = False,
+) -> list[TransformerBlock]:
+    """Build blocks of the same options."""
+    return [
+        TransformerBlock(
+            size,
+            self_attn=build_self_attention(
+                "selfattn", heads=heads, size=size, dropout_rate=attention_dropout_rate, qk_norm=qk_norm
+            ),
+            feed_forward=build_positionwise(
+                positionwise,
+                size=size,
+                hidden_size=hidden_size,
+                kernel_size=kernel_size,
+                dropout_rate=dropout_rate,
+                activation=get_activation("relu"),
+            ),
+            dropout_rate=dropout_rate,
+            normalize_before=normalize_before,
+            concat_after=concat_after,
+        )
+        for _ in range(number)
+    ]
 
 
 class TransformerBlock(nn.Module):
