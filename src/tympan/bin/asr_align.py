@@ -60,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         allow_import=options.allow_import,
         limits=BatchLimits(max_piece_s=options.max_piece_s, channel=options.channel),
     )
+    recognizer.require_one_speaker("alignment is for models of one speaker")
     faults = 0
     given = _given(recognizer, options)
     with _written_as_it_comes(options.output) as stream:

@@ -52,7 +52,7 @@ def run_inference(arguments: Sequence[str], parse: Callable[[Sequence[str]], Inf
     speed = f"RTF {summary.elapsed_s / summary.audio_s:.3f}, " if summary.audio_s else ""
     print(
         f"{summary.decoded} of {len(utterances)} utterances decoded "
-        f"({speed}{summary.audio_s:.0f} s of audio in {summary.elapsed_s:.0f} s): {options.output_dir / 'text'}"
+        f"({speed}{summary.audio_s:.0f} s of audio in {summary.elapsed_s:.0f} s): {', '.join(map(str, summary.texts))}"
     )
     return report_failures(summary.failures, options.output_dir / "failed")
 
@@ -98,6 +98,7 @@ def _spec(options: InferenceOptions, *, given: set[str]) -> DecodeSpec:
         allow_pipes=options.allow_pipes,
         num_workers=options.num_workers,
         quantization=quantization,
+        multi_asr=options.multi_asr,
         given=tuple(sorted(given)),
     )
     spec.files.check()

@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     formats = [name for name in SUFFIXES if getattr(options, name)] or ["text"]
     _check_output(formats, recordings, options.output_dir)
     recognizer = load_recognizer(options, given_options(Options, arguments), limits=part_of(options, BatchLimits))
+    if captions := [f"--{name}" for name in formats if name in ("srt", "vtt")]:
+        recognizer.require_one_speaker(f"{' and '.join(captions)} can't show them; use --text, --json or --ctm")
     with _Output(formats, recordings, options) as output:
         for recording, result in _transcribed(recognizer, recordings):
             output.add(recording, result)
@@ -131,17 +133,22 @@ class _Output:
         self._bar.close()
 
     def add(self, recording: Recording, result: Result) -> None:
+        from tympan.decode.hypothesis import by_speaker
+
         if result.error is not None:
             prefix = "" if result.error.startswith(f"{recording.path}:") else f"{recording.path}: "
             self._show(f"tympan: not transcribed: {prefix}{result.error}\n", sys.stderr)
             self.failures += 1
         else:
             for name in self._formats:
-                self._write(name, recording, result.hypotheses[: self._nbest])
+                lists = [ranked[: self._nbest] for ranked in by_speaker(result.hypotheses)]
+                self._write(name, recording, lists)
         self._bar.update()
 
-    def _write(self, name: str, recording: Recording, hypotheses: Sequence[Hypothesis]) -> None:
-        text = _formatted(name, recording, hypotheses, ctm_name=self._ctm_names[recording.path])
+    def _write(self, name: str, recording: Recording, lists: Sequence[Sequence[Hypothesis]]) -> None:
+        """`lists`: an n-best list for each speaker."""
+        ctm_name = self._ctm_names[recording.path]
+        text = "".join(_formatted(name, recording, ranked, ctm_name=ctm_name) for ranked in lists)
         if self._directory is not None:
             _write(self._directory / f"{recording.name}{SUFFIXES[name]}", text)
         elif name == "text" and not self._is_one:
@@ -231,7 +238,9 @@ def _formatted(name: str, recording: Recording, hypotheses: Sequence[Hypothesis]
     words = best.word_times
     if not words and best.text:
         raise UserError(f"--{name} needs word times, which this model cannot give: it was trained without CTC")
-    return {"srt": srt, "vtt": vtt}[name](words) if name != "ctm" else ctm(ctm_name, words)
+    if name == "ctm":
+        return ctm(ctm_name, words, channel=str(best.speaker or 1))
+    return {"srt": srt, "vtt": vtt}[name](words)
 
 
 def _entry(hypotheses: Sequence[Hypothesis]) -> dict[str, object]:

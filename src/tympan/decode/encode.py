@@ -29,7 +29,11 @@ BUCKETS_PER_OCTAVE = 4
 
 @torch.inference_mode()
 def encode_batch(loaded: LoadedModel, inputs: Sequence[np.ndarray], *, seconds: Sequence[float]) -> Encoded:
-    """`inputs` are samples or features of each utterance, `seconds` their durations. UserError if one is too short."""
+    """`inputs` are samples or features of each utterance, `seconds` their durations. UserError if one is too short.
+
+    For a model of several speakers, the result has a row for each speaker of each utterance, those of an utterance
+    together.
+    """
     prepared = loaded.input.prepare(inputs)
     lengths = [len(item) for item in prepared]
     frames = loaded.model.output_lengths(torch.tensor(lengths, device=loaded.device))
@@ -76,13 +80,15 @@ def _in_own_shapes(loaded: LoadedModel, prepared: Sequence[np.ndarray], seconds:
     if loaded.device.type == "cpu" and not (isinstance(model, Packs) and model.packs_batches):
         # The batch stays as planned. An encoder that computes padding gets it in smaller groups.
         groups = group_by_length(seconds, max_padding=CPU_PADDING, max_total=CPU_SECONDS)
-    outputs: dict[int, Tensor] = {}
+    # Rows of an utterance: one, or one for each of its speakers, all of the same length
+    outputs: dict[int, list[Tensor]] = {}
     for group in groups:
         speech, lengths = _pad([prepared[index] for index in group], loaded.device, loaded.dtype)
         encoded = model.encode(speech, lengths)
-        for index, out, length in zip(group, encoded.out, encoded.lengths.tolist(), strict=True):
-            outputs[index] = out[:length]
-    ordered = [outputs[index] for index in range(len(prepared))]
+        rows = len(encoded.out) // len(group)
+        for row, (out, length) in enumerate(zip(encoded.out, encoded.lengths.tolist(), strict=True)):
+            outputs.setdefault(group[row // rows], []).append(out[:length])
+    ordered = [out for index in range(len(prepared)) for out in outputs[index]]
     return Encoded(
         memory=pad_sequence(ordered, batch_first=True),
         lengths=torch.tensor([len(out) for out in ordered], device=place),

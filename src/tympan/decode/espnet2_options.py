@@ -48,7 +48,6 @@ class UnsupportedOptions:
     word_lm_train_config: str | None = not_yet(None, instead="use a language model over the same tokens")
     word_lm_file: str | None = not_yet(None, instead="use a language model over the same tokens")
     enh_s2t_task: bool = not_yet(False, instead="leave it out")
-    multi_asr: bool = not_yet(False, instead="leave it out")
     streaming: bool = option(STREAMING["streaming"], help="not supported; whole recordings are decoded", group=WORK)
     sim_chunk_length: int = option(
         STREAMING["sim_chunk_length"], help="not supported; belongs to streaming", group=WORK

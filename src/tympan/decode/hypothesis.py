@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from tympan.data.kaldi_dir import Segment
@@ -39,6 +40,8 @@ class Hypothesis:
     """Words with the number of tokens of each, where tokens are phones of a lexicon."""
     space_symbol: str = SPACE
     """The token that represents a space."""
+    speaker: int | None = None
+    """Number of the speaker from 1, if the model recognizes several speakers. The order of speakers has no meaning."""
 
     @property
     def confidence(self) -> float | None:
@@ -60,6 +63,7 @@ class Hypothesis:
         words = self.word_times if self.times is not None else None
         return {
             "text": self.text,
+            **({} if self.speaker is None else {"speaker": self.speaker}),
             "score": self.score,
             **{f"score_{name}": value for name, value in self.scores.items()},
             "confidence": self.confidence,
@@ -74,8 +78,11 @@ class Hypothesis:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Every field, for JSON; `from_dict` reads it."""
-        return {**dataclasses.asdict(self), "confidence": self.confidence}
+        """Every field, for JSON; `from_dict` reads it. `speaker` only if the model recognizes several speakers."""
+        values = {**dataclasses.asdict(self), "confidence": self.confidence}
+        if self.speaker is None:
+            del values["speaker"]
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Hypothesis:
@@ -91,7 +98,28 @@ class Hypothesis:
             token_confidences=None if confidences is None else tuple(confidences),
             words=None if words is None else tuple((word, count) for word, count in words),
             space_symbol=values.get("space_symbol", SPACE),
+            speaker=values.get("speaker"),
         )
+
+
+def by_speaker(hypotheses: Iterable[Hypothesis]) -> list[list[Hypothesis]]:
+    """The n-best list of each speaker of a recording; a single one if the model does not recognize several."""
+    return [list(ranked) for _, ranked in groupby(hypotheses, key=lambda hypothesis: hypothesis.speaker)]
+
+
+def by_recording(ranked: Sequence[list[Hypothesis]], speakers: int | None) -> list[list[Hypothesis]]:
+    """One list for each recording, from the n-best lists of the speakers of each; None: one list is one recording."""
+    if speakers is None:
+        return list(ranked)
+    numbers = range(1, speakers + 1)
+    return [
+        [
+            dataclasses.replace(hypothesis, speaker=number)
+            for number, hypotheses in zip(numbers, ranked[first : first + speakers], strict=True)
+            for hypothesis in hypotheses
+        ]
+        for first in range(0, len(ranked), speakers)
+    ]
 
 
 @dataclass(frozen=True)

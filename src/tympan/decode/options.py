@@ -290,6 +290,12 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
 class InferenceOptions(UnsupportedOptions, QuantizationOptions, WorkOptions, ModelFileOptions, SpeechDataOptions):
     """The options of `tympan asr_inference`. The help shows the last class first."""
 
+    multi_asr: bool = option(
+        False,
+        help="expect a model of several speakers (model: pit_espnet); such a model always gives the text of each "
+        "speaker, so the option is not needed",
+        group=MODEL,
+    )
     time_sync: bool = option(False, help="the same as --search time_sync, as in ESPnet2", group=SEARCH)
     hugging_face_decoder: bool = option(False, help="the same as --search hugging_face, as in ESPnet2", group=SEARCH)
     hugging_face_decoder_conf: dict[str, Any] = option(

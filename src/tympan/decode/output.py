@@ -1,15 +1,16 @@
 """Write hypotheses as files: CTM lines, SRT and WebVTT subtitles, and ESPnet2's output tree.
 
 The tree has Nbest_recog/{token,token_int,score,text} in the directory of each job, and the best hypotheses at its top.
+For a model of several speakers, the files are token_spk1, token_spk2, ... as in ESPnet2.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tympan.decode.hypothesis import Hypothesis
+from tympan.decode.hypothesis import Hypothesis, by_speaker
 from tympan.decode.journal import Result
 from tympan.decode.words import Word, words_of
 from tympan.runtime.atomic import atomic_write
@@ -94,24 +95,29 @@ def write_output_tree(
     *,
     nbest: int,
     nj: int,
-) -> None:
-    """All results in the order of `ids`. With several jobs, each logdir/output.JOB holds a part of them."""
+) -> list[Path]:
+    """All results in the order of `ids`. With several jobs, each logdir/output.JOB holds a part of them.
+
+    Returns the files with the best texts: one, or one for each speaker.
+    """
     done = [results[name] for name in ids if name in results]
+    speakers = _speakers(done)
     clear_output_tree(directory, nbest=nbest, jobs=nj if nj > 1 else 0)
     for rank in range(nbest):
-        write_recog(directory / f"{rank + 1}best_recog", done, rank)
-    write_recog(directory, done, 0)
+        write_recog(directory / f"{rank + 1}best_recog", done, rank, speakers)
+    write_recog(directory, done, 0, speakers)
     for job in range(nj if nj > 1 else 0):
         share = [result for index, result in enumerate(done) if index * nj // max(1, len(done)) == job]
         for rank in range(nbest):
-            write_recog(directory / "logdir" / f"output.{job + 1}" / f"{rank + 1}best_recog", share, rank)
+            write_recog(directory / "logdir" / f"output.{job + 1}" / f"{rank + 1}best_recog", share, rank, speakers)
     with atomic_write(directory / "hyps.jsonl") as stream:
-        for result in done:
-            best = result.hypotheses[0].as_dict()
-            stream.write(json.dumps({"id": result.id, "duration_s": result.duration_s, **best}, ensure_ascii=False))
-            stream.write("\n")
+        for result, best in _best(done):
+            entry = {"id": result.id, "duration_s": result.duration_s, **best.as_dict()}
+            stream.write(json.dumps(entry, ensure_ascii=False) + "\n")
     with atomic_write(directory / "ctm") as stream:
-        stream.writelines(ctm(result.id, words_of(result.hypotheses[0])) for result in done)
+        for result, best in _best(done):
+            stream.write(ctm(result.id, words_of(best), channel=str(best.speaker or 1)))
+    return [directory / f"text{_suffix(speaker)}" for speaker in speakers]
 
 
 def clear_output_tree(directory: Path, *, nbest: int = 0, jobs: int = 0) -> None:
@@ -136,8 +142,10 @@ def _number(name: str, before: str, after: str) -> int:
 
 
 def _take_away(folder: Path, names: Sequence[str]) -> None:
+    """Remove these files, and those of each speaker."""
     for name in names:
-        (folder / name).unlink(missing_ok=True)
+        for path in [folder / name, *folder.glob(f"{name}_spk[0-9]*")]:
+            path.unlink(missing_ok=True)
 
 
 def _remove_if_empty(folder: Path) -> None:
@@ -145,12 +153,34 @@ def _remove_if_empty(folder: Path) -> None:
         folder.rmdir()
 
 
-def write_recog(directory: Path, results: Sequence[Result], rank: int) -> None:
-    """The four files of one rank; an utterance with fewer hypotheses is left out."""
-    ranked = [(result.id, result.hypotheses[rank]) for result in results if rank < len(result.hypotheses)]
-    for kind in KINDS:
-        with atomic_write(directory / kind) as stream:
-            stream.writelines(f"{name} {_value(kind, hypothesis)}\n" for name, hypothesis in ranked)
+def write_recog(directory: Path, results: Sequence[Result], rank: int, speakers: Sequence[int | None]) -> None:
+    """The four files of one rank, for each speaker. An utterance with fewer hypotheses is left out."""
+    for speaker in speakers:
+        lists = [
+            (result.id, [hypothesis for hypothesis in result.hypotheses if hypothesis.speaker == speaker])
+            for result in results
+        ]
+        ranked = [(name, hypotheses[rank]) for name, hypotheses in lists if rank < len(hypotheses)]
+        for kind in KINDS:
+            with atomic_write(directory / f"{kind}{_suffix(speaker)}") as stream:
+                stream.writelines(f"{name} {_value(kind, hypothesis)}\n" for name, hypothesis in ranked)
+
+
+def _speakers(results: Sequence[Result]) -> Sequence[int | None]:
+    """The numbers of the speakers; only None for a model of one speaker."""
+    found = {hypothesis.speaker for result in results for hypothesis in result.hypotheses}
+    return sorted(found, key=lambda speaker: speaker or 0) or [None]
+
+
+def _suffix(speaker: int | None) -> str:
+    return "" if speaker is None else f"_spk{speaker}"
+
+
+def _best(results: Sequence[Result]) -> Iterator[tuple[Result, Hypothesis]]:
+    """The best hypothesis of each speaker of each result."""
+    for result in results:
+        for ranked in by_speaker(result.hypotheses):
+            yield result, ranked[0]
 
 
 def _value(kind: str, hypothesis: Hypothesis) -> str:

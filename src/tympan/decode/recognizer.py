@@ -28,7 +28,7 @@ from tympan.decode.alignment import (
     read_given_text,
 )
 from tympan.decode.encode import encode_batch
-from tympan.decode.hypothesis import Encoding, Hypothesis, join_hypotheses
+from tympan.decode.hypothesis import Encoding, Hypothesis, by_recording, by_speaker, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle, report_missing_ctc
@@ -40,6 +40,7 @@ from tympan.decode.stream import RecognitionStream
 from tympan.errors import UserError
 from tympan.models.abilities import AlignsText
 from tympan.models.build import speech_kind
+from tympan.models.speech_model import ForSpeakers
 from tympan.runtime.device import named_device
 from tympan.text.tokenizer import SPACE
 from tympan.text.whisper import WhisperTokenizer
@@ -58,7 +59,10 @@ class Recognizer:
         self.loaded = loaded
         self.options = options or DecodeOptions()
         self.limits = limits or BatchLimits()
-        self.kind = choose_search(loaded.model, self.options.search)
+        model = loaded.model
+        self.num_speakers = model.num_speakers if isinstance(model, ForSpeakers) else None
+        """Number of speakers that the model recognizes in each recording; None for a model of one speaker."""
+        self.kind = choose_search(model, self.options.search)
         self.search = self.kind.build(loaded, self.options)
 
     @classmethod
@@ -119,8 +123,10 @@ class Recognizer:
         """The best hypothesis for a path, samples (with `rate`), or (samples, rate); a list of them gives a list.
 
         With `nbest`, each recording gives a list of up to that many hypotheses, best first. There are at most
-        `beam_size`, and only one for a recording that is cut into pieces.
+        `beam_size`, and only one for a recording that is cut into pieces. For a model of several speakers, use
+        `speakers`.
         """
+        self.require_one_speaker("use `recognizer.speakers(audio)`, which returns the hypothesis of each speaker")
         if nbest is not None:
             self._keep(nbest)
         ranked = self._ranked(audio if isinstance(audio, list) else [audio], rate, in_list=isinstance(audio, list))
@@ -134,8 +140,22 @@ class Recognizer:
         """Recognize audio that arrives in pieces. UserError if the model needs the whole recording."""
         return RecognitionStream(self)
 
+    def speakers(self, audio: AudioInput, *, rate: int | None = None) -> list[Hypothesis]:
+        """The best hypothesis of each speaker of one recording, for models of several speakers.
+
+        The recording is not cut into pieces, because the speakers' order may differ from piece to piece.
+        """
+        (hypotheses,) = self._ranked([audio], rate, in_list=False)
+        return [ranked[0] for ranked in by_speaker(hypotheses)]
+
+    def require_one_speaker(self, remedy: str) -> None:
+        """UserError with this advice if the model recognizes several speakers."""
+        if (self.num_speakers or 1) > 1:
+            raise UserError(f"this model recognizes {self.num_speakers} speakers of a recording: {remedy}")
+
     def encode(self, audio: AudioInput, *, rate: int | None = None) -> Encoding:
         """The encoder's output and CTC log posteriors of one recording. The recording is not cut into pieces."""
+        self.require_one_speaker("there is no single output to return; `encode_batch` returns that of each speaker")
         encoded = self.encode_batch(self._read_all([audio], rate, in_list=False))
         return Encoding(
             out=encoded.memory[0],
@@ -201,11 +221,13 @@ class Recognizer:
     def decode(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         """N-best lists of one batch: samples (time,), or features (frames, size) for a model trained on those.
 
-        Digital silence always gives an empty text, because a model may invent words for it.
+        For a model of several speakers, a list contains the n-best list of the first speaker, then that of the second,
+        and so on (`tympan.decode.hypothesis.by_speaker`). Digital silence always gives an empty text, because a model
+        may invent words for it.
         """
         heard = [index for index, speech in enumerate(inputs) if not _is_silence(speech)]
         found = dict(zip(heard, self._search([inputs[index] for index in heard]), strict=True)) if heard else {}
-        return [found[index] if index in found else [self.silence()] for index in range(len(inputs))]
+        return [found[index] if index in found else self._silent() for index in range(len(inputs))]
 
     def encode_batch(self, inputs: Sequence[np.ndarray]) -> Encoded:
         """Compute features and encoder output of a batch. UserError for an input too short for one frame."""
@@ -216,6 +238,7 @@ class Recognizer:
 
         An array must hold samples at the model's rate, or features. The text is cleaned as in training.
         """
+        self.require_one_speaker("alignment is for models of one speaker")
         samples = audio if isinstance(audio, np.ndarray) else self.read(audio)
         given = self.given_text(text)
         model = self.loaded.model
@@ -255,10 +278,11 @@ class Recognizer:
     def cut(self, speech: np.ndarray, *, name: str = "") -> list[Segment]:
         """The segments that speech is decoded in: one unless it is longer than `max_piece_s`. Features are not cut.
 
+        Nor are recordings of several speakers, because the order of the speakers may differ from piece to piece.
         Audio is also cut at the model's own limit, because it would ignore the rest.
         """
         max_s = min(self.limits.max_piece_s or math.inf, self.loaded.input.max_s)
-        if speech.ndim == 2 or math.isinf(max_s):
+        if speech.ndim == 2 or math.isinf(max_s) or (self.num_speakers or 1) > 1:
             return [Segment(name)]
         return cut_at_pauses(speech, self.rate, max_s=max_s, recording=name)
 
@@ -321,7 +345,7 @@ class Recognizer:
 
     def _search(self, inputs: Sequence[np.ndarray]) -> list[list[Hypothesis]]:
         encoded = self.encode_batch(inputs)
-        return self.hypotheses(encoded, run_search(self.search, encoded))
+        return by_recording(self.hypotheses(encoded, run_search(self.search, encoded)), self.num_speakers)
 
     def hypotheses(self, encoded: Encoded, results: Sequence[Sequence[Ended]]) -> list[list[Hypothesis]]:
         """The n-best lists of a batch from the results of its search. The best one of each gets times."""
@@ -371,6 +395,10 @@ class Recognizer:
         (nothing,) = self.search.partial(self.search.start(1))
         aligned = Aligned([], 0.0) if self.loaded.model.has_ctc else _own_alignment(nothing)
         return self.hypothesis(dataclasses.replace(nothing, score=0.0, scores={}), aligned)
+
+    def _silent(self) -> list[Hypothesis]:
+        """The n-best list of digital silence, for each speaker."""
+        return by_recording([[self.silence()]] * (self.num_speakers or 1), self.num_speakers)[0]
 
     def _joined(self, parts: Sequence[tuple[Segment, list[Hypothesis]]]) -> list[Hypothesis]:
         if len(parts) == 1:

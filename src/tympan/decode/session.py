@@ -55,6 +55,8 @@ class DecodeSpec:
     num_workers: int = 1
     num_threads: int | None = None
     quantization: QuantizationOptions = field(default_factory=QuantizationOptions)
+    multi_asr: bool = False
+    """Whether the user expects a model of several speakers."""
     given: tuple[str, ...] = ()
     """Names of the options that the user gave."""
 
@@ -89,6 +91,8 @@ class Summary:
     failures: tuple[Result, ...]
     audio_s: float
     elapsed_s: float
+    texts: tuple[Path, ...] = ()
+    """The files with the best texts: one, or one for each speaker."""
 
 
 def decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: Path, work: Work) -> Summary:
@@ -127,7 +131,7 @@ def _decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: 
             failures += [result for result in results if result.error is not None]
             audio_s += sum(result.duration_s for result in results)
     order = {utterance.id: index for index, utterance in enumerate(utterances)}
-    write_output_tree(
+    texts = write_output_tree(
         output_dir,
         list(order),
         journal.done,
@@ -137,7 +141,7 @@ def _decode_data(utterances: Sequence[Utterance], spec: DecodeSpec, output_dir: 
     failures.sort(key=lambda failure: order[failure.id])
     _write_failures(output_dir / "failed", failures)
     decoded = sum(name in journal.done for name in order)
-    return Summary(decoded, tuple(failures), audio_s, time.monotonic() - began)
+    return Summary(decoded, tuple(failures), audio_s, time.monotonic() - began, tuple(texts))
 
 
 def read_utterances(
@@ -208,6 +212,8 @@ def _built(key: str) -> Recognizer:
         quantization=spec.quantization,
     )
     recognizer = Recognizer(loaded, spec.options, limits=spec.limits)
+    if spec.multi_asr and recognizer.num_speakers is None:
+        raise UserError("multi_asr: this model recognizes one speaker; true is for model: pit_espnet")
     report_missing_ctc(loaded.model.has_ctc, spec.given, recognizer.kind)
     if spec.options.search is None and (unused := unused_options(recognizer.kind, set(spec.given))):
         logger.warning(unused)

@@ -27,6 +27,7 @@ def decode_and_score(
 
     `unit` None: characters if the model writes no spaces between words, else words.
     """
+    recognizer.require_one_speaker("decode with `tympan asr_inference` and score the text of each speaker")
     if not data.text:
         raise UserError(f"{data.path}: the data directory has no text file to score against")
     with atomic_write(hypotheses) as stream:
