@@ -115,16 +115,27 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
 
 
 @pytest.mark.parametrize(
-    ("family", "name", "key", "value", "message"),
+    ("family", "number", "name", "key", "value", "message"),
     [
-        ("whisper", "encoder_conf", "use_specaug", True, "encoder_conf use_specaug: specaug_conf does not fit: "),
+        ("whisper", 1, "encoder_conf", "use_specaug", True, "encoder_conf use_specaug: specaug_conf does not fit: "),
+        ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
+        (
+            "translation",
+            27000568,
+            "hier_encoder",
+            None,
+            "vgg_rnn",
+            "extra_mt_encoder and hier_encoder have one decoder",
+        ),
     ],
 )
 def test_one_change_of_a_family_is_named(
-    materials: Materials, family: str, name: str, key: str, value: object, message: str
+    materials: Materials, family: str, number: int, name: str, key: str | None, value: object, message: str
 ) -> None:
-    trial = make_trial(1, materials.folder, family=family, most_changes=0)
-    config = {**trial.config, name: {**trial.config.get(name, {}), key: value}}
+    """`number` draws the valid configuration."""
+    trial = make_trial(number, materials.folder, family=family if number == 1 else None, most_changes=0)
+    assert trial.family.name == family
+    config = {**trial.config, name: value if key is None else {**trial.config.get(name, {}), key: value}}
     outcome, what = replace(trial, config=config, always_runs=False).run(materials)
     assert (outcome, message in what) == ("rejected", True), what
 

@@ -137,7 +137,7 @@ class Lora:
         wanted = ", ".join(self.target_modules) or "an empty list"
         return (
             f"--adapter_conf target_modules: no layer's name ends in {wanted}; linear layers of this model are named "
-            f"{', '.join(candidates(model))}"
+            f"{', '.join(candidates(model))}. Name some of them, or set --use_adapter false"
         )
 
 

@@ -88,6 +88,6 @@ class Houlsby:
             layers = f" in the layers {', '.join(map(str, self.target_layers))}" if self.target_layers else ""
             raise UserError(
                 f"--adapter_conf: no layer's name ends in {what}{layers}; linear layers of this model are named "
-                f"{', '.join(candidates(model))}"
+                f"{', '.join(candidates(model))}. Name some of them, or set --use_adapter false"
             )
         return found

@@ -176,6 +176,13 @@ class StModel(EncodingModel):
             )
         if self.mt_weight > 0 and (self.extra_mt_encoder is None or self.decoder is None):
             raise UserError("model_conf mt_weight above 0 needs --extra_mt_encoder and a decoder (st_mtlalpha below 1)")
+        speech_size = (self.hier_encoder or self.encoder).output_size
+        if self.extra_mt_encoder is not None and self.extra_mt_encoder.output_size != speech_size:
+            other = "encoder" if self.hier_encoder is None else "hier_encoder"
+            raise UserError(
+                f"mt_weight above 0: extra_mt_encoder and {other} have one decoder, so their outputs must have the "
+                f"same size, found {self.extra_mt_encoder.output_size} and {speech_size}"
+            )
         if self.mt_weight > 0 and self.src_vocab_size > self.vocab_size:
             raise UserError(
                 f"mt_weight above 0: the source vocabulary ({self.src_vocab_size} tokens) must not be larger than the "

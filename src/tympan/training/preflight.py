@@ -53,13 +53,18 @@ def _does_not_fit(config: TrainConfig, error: Exception) -> str:
     """The error of a model whose values are all within their ranges, with all values that are not the default."""
     given = []
     for name, item in options_of(type(config)).items():
-        chosen = None if item.extra.conf_of is None else getattr(config, item.extra.conf_of)
-        registry = options_of(type(config))[item.extra.conf_of].extra.registry if item.extra.conf_of else None
-        if chosen is None or registry is None or name in ("optim_conf", "scheduler_conf"):
+        if item.extra.conf_of is None or name in ("optim_conf", "scheduler_conf"):
+            continue
+        option, chosen = options_of(type(config))[item.extra.conf_of], getattr(config, item.extra.conf_of)
+        registry = option.extra.registry
+        if chosen is None or registry is None:
             continue
         defaults = {key: parameter.default for key, parameter in registry.parameters(chosen).items()}
         keys = [f"{key}={value}" for key, value in getattr(config, name).items() if value != defaults.get(key)]
-        given += [f"{name} {', '.join(keys)}"] if keys else []
+        if keys:
+            given.append(f"{name} {', '.join(keys)}")
+        elif chosen != option.default:
+            given.append(f"{option.name} {chosen}")
     said = (str(error) or type(error).__name__).splitlines()[0]
     return (
         f"the model can't process the first batch: {type(error).__name__}: {said}. Some of these values probably do "
