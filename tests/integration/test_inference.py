@@ -567,7 +567,8 @@ def test_half_precision_gives_the_same_text(an4: Path, packed: Path) -> None:
 def test_a_model_comes_from_the_hub_by_name(packed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub = ModuleType("huggingface_hub")
     asked: list[str] = []
-    hub.snapshot_download = lambda name: asked.append(name) or str(packed)  # type: ignore[attr-defined]
+    hub.list_repo_files = lambda name: sorted(path.name for path in packed.iterdir())  # type: ignore[attr-defined]
+    hub.snapshot_download = lambda name, **_: asked.append(name) or str(packed)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     assert Recognizer.from_pretrained("someone/something").options.beam_size == 10
     assert asked == ["someone/something"]
