@@ -25,7 +25,7 @@ CONFIG = {
     "decoder": None,
     "model_conf": {"ctc_weight": 1.0},
 }
-META = {
+META: dict[str, object] = {
     "files": {"asr_model_file": "exp/asr/model.pth"},
     "yaml_files": {"asr_train_config": "exp/asr/config.yaml"},
     "torch": "2.1.0",
@@ -38,12 +38,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "tympan" / "models"
 
 
-def packed(path: Path, *, extra: dict[str, bytes] | None = None, has_meta: bool = True) -> Path:
+def packed(
+    path: Path, *, extra: dict[str, bytes] | None = None, has_meta: bool = True, meta: dict[str, object] = META
+) -> Path:
     weights = path.with_suffix(".pth")
     torch.save(build_asr_model(make_training_config(AsrTrainConfig, options=CONFIG)).state_dict(), weights)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         if has_meta:
-            archive.writestr("meta.yaml", yaml.safe_dump(META))
+            archive.writestr("meta.yaml", yaml.safe_dump(meta))
         archive.writestr("exp/asr/config.yaml", yaml.safe_dump(CONFIG))
         archive.write(weights, "exp/asr/model.pth")
         for name, content in (extra or {}).items():
@@ -63,6 +65,22 @@ def test_a_zip_file_is_a_model_and_is_unpacked_once(tmp_path: Path, cache: Path)
     written = files.asr_model_file.stat().st_mtime_ns
     assert find_model(path) == files
     assert files.asr_model_file.stat().st_mtime_ns == written
+
+
+def test_absolute_paths_name_files_in_the_archive(tmp_path: Path, cache: Path) -> None:
+    """ESPnet2 packs an experiment outside of the working directory so: the names in the zip file have no root."""
+    weights, config = "/exp/asr/model.pth", "/exp/asr/config.yaml"
+    meta: dict[str, object] = {"files": {"asr_model_file": weights}, "yaml_files": {"asr_train_config": config}}
+    files = find_model(packed(tmp_path / "asr.zip", meta=meta, extra={"exp/asr/feats_stats.npz": b""}))
+    assert files.asr_model_file.is_relative_to(cache)
+    assert files.asr_train_config.is_relative_to(cache)
+    assert files.find("/exp/asr/feats_stats.npz").is_relative_to(cache)
+
+
+def test_meta_names_no_file_outside_of_the_archive(tmp_path: Path, cache: Path) -> None:
+    meta = {**META, "files": {"asr_model_file": "exp/../../model.pth"}}
+    with pytest.raises(UserError, match=r"meta.yaml: asr_model_file: 'exp/../../model.pth' is outside of the model"):
+        find_model(packed(tmp_path / "asr.zip", meta=meta))
 
 
 @pytest.mark.parametrize("name", ["../evil.txt", "/tmp/evil.txt", "exp/../../evil.txt", "..\\evil.txt", "C:/evil.txt"])

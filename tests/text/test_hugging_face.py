@@ -37,6 +37,17 @@ def test_text_to_ids_and_back(folder: Path) -> None:
     assert codec.separator == " "
 
 
+def test_the_token_list_may_be_left_out(folder: Path) -> None:
+    """The tokens are those of ESPnet2's hugging_face_export_vocabulary: by id, without the added ones."""
+    tokens = (folder / "tokens.txt").read_text(encoding="utf-8").split()
+    tokenizer = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.add_special_tokens(["<added>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    codec = build_codec(TextConfig(token_list=None, token_type="hugging_face", bpemodel=str(folder)))
+    assert list(codec.vocabulary.tokens) == tokens
+    assert codec("hello world").tolist() == [4, 5, 6]
+
+
 def test_missing_file_says_what_to_fetch(tmp_path: Path) -> None:
     config = TextConfig(token_list=["<unk>", "a"], token_type="hugging_face", bpemodel=str(tmp_path))
     with pytest.raises(UserError, match=r"needs --bpemodel FOLDER with tokenizer.json"):

@@ -38,6 +38,8 @@ OPTION_ORDER = tuple(_ORDER.split())
 
 # Keys by `option:class` that only ESPnet2's class has: accepted at ESPnet2's default, rejected otherwise.
 LACKING: dict[str, dict[str, Any]] = {
+    "encoder_conf:beats": {"is_pretraining": False},
+    "model_conf:maskctc": {"joint_network": None},
     # A function, which YAML can't hold.
     "scheduler_conf:cycliclr": {"scale_fn": None, "verbose": False},
     # Keys of torch before 2.7, and of ESPnet2's own class.

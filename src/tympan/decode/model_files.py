@@ -119,13 +119,15 @@ class ModelFiles:
         return {name: path for name, path in found.items() if path is not None and path.is_file()}
 
     def find(self, path: str) -> Path:
-        """A path in the configuration, looked up as it is or relative to the model's folder."""
-        folders = [self.asr_train_config.parent] if self.root is None else [self.root, self.asr_train_config.parent]
-        for candidate in [*(folder / path for folder in folders), Path(path)]:
+        """A path in the configuration, looked up in the model's folder or as it is."""
+        folder = self.asr_train_config.parent
+        packed = [] if self.root is None else [below(self.root, path), self.root / path]
+        for candidate in [*packed, folder / path, Path(path)]:
             if candidate.exists():
                 return candidate
         raise UserError(
-            f"{self.asr_train_config}: refers to {path}, which is neither in {folders[0]} nor in the current directory"
+            f"{self.asr_train_config}: refers to {path}, which is neither in {self.root or folder} nor in the current "
+            "directory"
         )
 
 
@@ -197,8 +199,17 @@ def _packed_by_espnet2(folder: Path) -> ModelFiles:
     for name in ("asr_train_config", "asr_model_file"):
         if name not in named:
             raise UserError(f"{folder / 'meta.yaml'}: has no entry '{name}', so it is not a packed recognizer")
-    files = {item.name: folder / named[item.name] for item in dataclasses.fields(ModelFiles) if item.name in named}
+    files: dict[str, Any] = {}
+    for name in [item.name for item in dataclasses.fields(ModelFiles) if item.name in named]:
+        if ".." in Path(named[name]).parts:
+            raise UserError(f"{folder / 'meta.yaml'}: {name}: '{named[name]}' is outside of the model")
+        files[name] = below(folder, named[name])
     return ModelFiles(root=folder, **files)
+
+
+def below(folder: Path, path: str) -> Path:
+    """The file of a packed model. ESPnet2 packs absolute paths without their root."""
+    return folder / Path(path).relative_to(Path(path).anchor)
 
 
 def _ngram(folder: Path) -> Path | None:

@@ -78,10 +78,14 @@ def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "toke
     """Read the tokens of `token_list`: a file, or the list itself, as in a saved configuration.
 
     Whisper's tokens cover every text, so its list has no token for unknown ones. Without a list, its vocabulary file
-    has the tokens.
+    has the tokens, or the tokenizer.json of `hugging_face`.
     """
     if config.token_type in WHISPER_TYPES:
         return _whisper_vocabulary(config, find=find, source=source)
+    if config.token_type == "hugging_face" and config.token_list is None and config.bpemodel is not None:
+        from tympan.text.hugging_face import read_tokens
+
+        return Vocabulary(read_tokens(Path(find(config.bpemodel))), unk_symbol=config.unk_symbol, source=source)
     if config.token_list is None:
         raise UserError(
             f"{source} is missing: give --token_list FILE with one token per line, such as the one that "

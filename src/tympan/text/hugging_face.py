@@ -41,6 +41,13 @@ class HuggingFaceTokenizer:
         return {"path": self.path}
 
 
+def read_tokens(bpemodel: str | Path | None) -> list[str]:
+    """The tokens by id, without those that were added to the model's own, as ESPnet2 exports them."""
+    tokenizer = read_tokenizer(tokenizer_file(bpemodel))
+    by_id = {index: token for token, index in tokenizer.get_vocab(with_added_tokens=True).items()}
+    return [by_id.get(index, "") for index in range(tokenizer.get_vocab_size(with_added_tokens=False))]
+
+
 def tokenizer_file(bpemodel: str | Path | None) -> Path:
     """The tokenizer.json of a folder, or the file itself."""
     path = Path(bpemodel) if bpemodel is not None else None
