@@ -85,7 +85,7 @@ def test_four_commands(tmp_path: Path) -> None:
     assert "24 utterances of 3 speakers" in said
     assert "token_type phn (less than 3 h and few unknown words" in said
     assert "all checks passed" in run(["mine/run.sh", "--check"], tmp_path)
-    # The default is 60 epochs. Ctrl-C stops in the second one, and the same command continues there.
+    # The default is 95 epochs for so little data. Ctrl-C stops in the second one, and the same command continues there.
     training: list[str | Path] = ["mine/run.sh", "--asr_args", "--max_epoch 3 --num_workers 0", "--nj", "1"]
     assert interrupted(training, tmp_path, when="2/3epoch started") == EXIT_REQUEUE
     said = run(training, tmp_path)

@@ -88,9 +88,9 @@ def test_a_transducer_is_estimated_with_texts_of_a_usual_length(mine: Path, caps
 def test_a_schedule_that_is_too_short(mine: Path) -> None:
     config = Path("conf/train.yaml")
     text = config.read_text()
-    assert "total_steps: 63" in text, "60 epochs of one update, and 5 % to spare"
-    config.write_text(text.replace("total_steps: 63", "total_steps: 50"))
-    with pytest.raises(UserError, match=r"total_steps is 50, but 60 epochs have about 60 updates.*total_steps=63"):
+    assert "total_steps: 100" in text, "95 epochs of one update, and 5 % to spare"
+    config.write_text(text.replace("total_steps: 100", "total_steps: 50"))
+    with pytest.raises(UserError, match=r"total_steps is 50, but 95 epochs have about 95 updates.*total_steps=100"):
         check()
     assert check("--asr_args", "--max_epoch 50") == 0
 

@@ -78,7 +78,7 @@ def test_sizes_grow_with_the_hours() -> None:
     assert [plan.tokens.kind for plan in plans] == ["phn", "bpe", "bpe", "bpe"]
     assert [plan.has_decoder for plan in plans] == [False, True, True, True]
     assert [plan.size.dim for plan in plans] == [144, 192, 256, 512]
-    assert (plan_of(1).epochs, plan_of(2.25).epochs) == (60, 40)
+    assert [plan_of(hours).epochs for hours in (0.1, 0.75, 1, 2.25, 10)] == [95, 80, 60, 40, 60]
 
 
 def test_the_schedule_is_as_long_as_the_training() -> None:

@@ -23,6 +23,8 @@ SPARE_STEPS = 1.05
 BYTES_PER_UNIT = 240
 """Memory that training keeps per encoder frame, block and dimension. Measured with 6 blocks of 144."""
 FRAMES_PER_SECOND = 25
+MOST_EPOCHS = 95
+"""Limit for less than an hour of speech, where the number of epochs grows so that the number of updates stays the same."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,17 @@ def size_for(hours: float) -> Size:
     return next(size for size in SIZES if hours < size.hours)
 
 
+def epochs_for(hours: float) -> int:
+    """The number of epochs. `Size.epochs` of the smallest size is for one hour.
+
+    With less, more epochs keep the number of updates. With more, fewer are enough: the number of updates still grows.
+    """
+    size = size_for(hours)
+    if size is not SIZES[0]:
+        return size.epochs
+    return round(size.epochs / math.sqrt(hours)) if hours > 1 else round(min(MOST_EPOCHS, size.epochs / hours))
+
+
 def choose_tokens(
     train: Survey, dev: Survey, *, given: TokenType | None, known: Collection[str], nbpe: int | None
 ) -> Tokens:
@@ -116,8 +129,7 @@ def make_plan(train: Survey, tokens: Tokens, *, memory_bytes: int | None) -> Pla
         affordable_s = max(1.2 * train.longest_s, 0.5 * memory_bytes / per_second)
         accum_grad = max(1, math.ceil(batch_s / affordable_s))
         batch_s /= accum_grad
-    # Beyond an hour a smaller number of epochs is enough: the number of updates still grows.
-    epochs = size.epochs if train.hours <= 1 or size is not SIZES[0] else round(size.epochs / math.sqrt(train.hours))
+    epochs = epochs_for(train.hours)
     batch_bins = round(batch_s * train.rate)
     updates = updates_per_epoch(train, BatchOptions(batch_type="length", batch_bins=batch_bins), accum_grad=accum_grad)
     return Plan(
