@@ -118,6 +118,14 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
     ("family", "number", "name", "key", "value", "message"),
     [
         ("whisper", 1, "encoder_conf", "use_specaug", True, "encoder_conf use_specaug: specaug_conf does not fit: "),
+        (
+            "hybrid",
+            24000379,
+            "input_size",
+            None,
+            3,
+            "its convolutions leave none (input_size, n_mels of frontend_conf, ",
+        ),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (
             "translation",

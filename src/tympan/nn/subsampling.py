@@ -48,7 +48,7 @@ class Conv2dSubsampling(nn.Module):
         if bands < 1:
             raise UserError(
                 f"input_layer {kind} needs more than {input_size} values per frame: its convolutions leave none "
-                "(n_mels of frontend_conf, or output_size of preencoder_conf)"
+                "(input_size, n_mels of frontend_conf, or output_size of preencoder_conf)"
             )
         self.conv = nn.Sequential(*layers)
         self.out: nn.Module = nn.Linear(size * bands, size)
