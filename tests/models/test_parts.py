@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "multiconv_conformer": {"output_size": 16, "num_blocks": 1, "cgmlp_linear_units": 32},
     "linear": {"output_size": 16},
     "seq_rnn": {"unit": 8},
+    "s4": {"n_layers": 1, "layer": [{"_name_": "s4"}]},
 }
 PRETRAINED = (
     *("s3prl", "huggingface", "fused", "wav2vec_cnn", "wav2vec2", "hubert", "torchaudiohubert", "whisper"),
@@ -49,6 +50,7 @@ ABILITIES: dict[type, list[str]] = {
     parts.ConditionsOnCtc: ["interctc_use_conditioning", "add_conditioning", "__call__"],
     parts.Packs: ["packs_batches"],
     parts.SeparatesSpeakers: ["num_inf"],
+    parts.Streams: ["start_stream", "encode_chunk"],
     parts.Recomputes: ["set_grad_checkpointing"],
     parts.KeepsAttention: ["keep_weights", "weights"],
 }

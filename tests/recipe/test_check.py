@@ -136,7 +136,7 @@ def test_months_come_with_advice(mine: Path) -> None:
     advice = "\n".join(shorten(stages, options, config))
     assert advice.startswith("91 d 0 h is long.")
     assert "stage 4 train, 99 % of the time:" in advice
-    for way in ("--ngpu 1", "max_epoch in conf/train.yaml, now 60, and total_steps", "subset_data", "num_blocks"):
+    for way in ("--ngpu 1", "max_epoch in conf/train.yaml, now 95, and total_steps", "subset_data", "num_blocks"):
         assert way in advice
     assert "stage 3" not in advice
     assert shorten(stages[:1], options, config) == []

@@ -24,7 +24,7 @@ BYTES_PER_UNIT = 240
 """Memory that training keeps per encoder frame, block and dimension. Measured with 6 blocks of 144."""
 FRAMES_PER_SECOND = 25
 MOST_EPOCHS = 95
-"""Limit for less than an hour of speech, where the number of epochs grows so that the number of updates stays the same."""
+"""Limit for less than an hour of speech, where more epochs keep the number of updates the same."""
 
 
 @dataclass(frozen=True)
