@@ -126,6 +126,7 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
             3,
             "its convolutions leave none (input_size, n_mels of frontend_conf, ",
         ),
+        ("fine_tuning", 1, "batch_s", None, 0.001, "--batch_s 0.001 (--batch_bins is this in samples or frames): "),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (
             "translation",

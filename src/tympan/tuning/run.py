@@ -214,7 +214,12 @@ def _train(options: FinetuneOptions, values: Mapping[str, Any]) -> None:
     argv += shlex.split(options.asr_args)
     task = AsrTask()
     config = parse_training(task.config_class, argv, prog="tympan finetune")
-    code = run_training(task, config, argv=argv)
+    try:
+        code = run_training(task, config, argv=argv)
+    except UserError as error:
+        if options.batch_s is None or "--batch_bins" not in str(error):
+            raise
+        raise UserError(f"--batch_s {options.batch_s:g} (--batch_bins is this in samples or frames): {error}") from None
     if code == EXIT_REQUEUE:
         raise SystemExit(code)
     if code:
