@@ -100,6 +100,7 @@ def test_every_choice_has_the_values_that_it_needs(kind: str) -> None:
         (["--encoder", "dynamic_conv", "--encoder_conf", "null", "output_size=15"], "output_size 15 must be a"),
         (["--speed_perturb", "{}"], "--speed_perturb: expects numbers, found '{}'"),
         (["--use_preprocessor", "false"], "converting text to token ids needs use_preprocessor true, a token_type and"),
+        (["--valid_batch_type", "folded"], "batch_type or valid_batch_type folded (the default) needs one fold_length"),
         (["--train_shape_file", "[missing, 5]"], "--train_shape_file missing: no such file; --collect_stats true"),
         (["--encoder", "longformer"], "encoder_conf: attention_windows has 6 values, but num_blocks is 2: "),
         (["--encoder", "lightweight_conv", "--encoder_conf", "null", "num_blocks=2"], "encoder_conf: conv_kernel_le"),

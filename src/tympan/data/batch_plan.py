@@ -145,7 +145,7 @@ def _folded_sizes(columns: list[Ints], shapes: tuple[Shapes, ...], options: Batc
     """Return sizes of batch_size / (1 + max over shapes of length // fold_length), for the shortest utterance."""
     if len(options.fold_length) != len(shapes):
         raise UserError(
-            "batch_type folded (the default) needs one fold_length for each of "
+            "batch_type or valid_batch_type folded (the default) needs one fold_length for each of "
             f"{', '.join(shape.name for shape in shapes)}; found {len(options.fold_length)}. Use --batch_type numel "
             "--batch_bins 1000000 (elements per batch), or give usual lengths: --fold_length 80000 (samples; 800 for "
             "frames of features) --fold_length 150 (tokens)"
