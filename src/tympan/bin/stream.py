@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tympan.bin.transcribe import ModelOptions, load_recognizer
 from tympan.config import argument, option, parse_args
 from tympan.decode.options import RULES, given_options
 from tympan.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from tympan.decode.hypothesis import Hypothesis
     from tympan.decode.recognizer import Recognizer
 
@@ -97,6 +97,8 @@ def _pieces(options: Options, recognizer: Recognizer, interrupt: _Interrupt) -> 
 
 def _read_pcm(size: int, interrupt: _Interrupt) -> Iterator[np.ndarray]:
     """Pieces of up to `size` samples from standard input, as soon as they are there."""
+    import numpy as np
+
     waiting = b""
     is_first = True
     while data := interrupt.read(2 * size - len(waiting) % 2):
