@@ -151,7 +151,8 @@ def test_ctc_that_can_not_fit_counts_0() -> None:
     [
         ({"decoder": None}, "a decoder is needed"),
         ({"model_conf": {"ctc_weight": 1.5}}, "between 0 and 1"),
-        ({"model_conf": {"ctc_weight": 0.0, "interctc_weight": 0.5}}, "intermediate CTC needs"),
+        ({"model_conf": {"ctc_weight": 0.0, "interctc_weight": 0.5}}, "model_conf interctc_weight needs CTC"),
+        ({"model_conf": {"ctc_weight": 0.0}, "encoder_conf": {"ctc_trim": True}}, r"\(or ctc_trim\) needs CTC"),
         ({"model_conf": {"sym_blank": "<b>"}}, "does not contain the blank '<b>'"),
         ({"encoder_conf": {"attention_heads": 3}}, "must be a multiple of attention_heads"),
         ({"encoder_conf": {"cnn_module_kernel": 4}}, "must be odd, found 4"),

@@ -10,6 +10,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.models.ctc import Ctc
 from tympan.models.encoder.output import EncoderOutput
 from tympan.models.encoder.packed import is_packable
@@ -44,6 +45,13 @@ class EncodingModel(nn.Module):
             self.is_conditioned = True
             if encoder.interctc_use_conditioning:
                 encoder.add_conditioning(vocab_size)
+
+    def require_ctc(self, interctc_weight: float) -> None:
+        """UserError if the model has no CTC, but its encoder layers use it."""
+        if self.ctc is None and (interctc_weight > 0 or self.is_conditioned):
+            layers = "encoder_conf interctc_use_conditioning (or ctc_trim)"
+            user = layers if interctc_weight == 0 else "model_conf interctc_weight"
+            raise UserError(f"{user} needs CTC: set model_conf ctc_weight above 0")
 
     def encode(self, speech: Tensor, speech_lengths: Tensor, *, augment_seed: Tensor | None = None) -> EncoderOutput:
         """Features and encoder. SpecAugment only in training, from `augment_seed` (batch,) or torch's generator."""

@@ -172,8 +172,7 @@ class HybridModel(EncodingModel):
                 f"decoder: linear_decoder needs model_conf ctc_weight=0.0, because CTC has no use for a single class; "
                 f"found {self.ctc_weight}"
             )
-        if self.ctc is None and (self.interctc_weight > 0 or self.is_conditioned):
-            raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
+        self.require_ctc(self.interctc_weight)
 
     def forward(
         self,

@@ -190,8 +190,7 @@ class TransducerModel(EncodingModel):
                 encoder_output_size=encoder.output_size,
             )
         self.ctc = ctc if ctc_weight > 0.0 else None
-        if self.ctc is None and (interctc_weight > 0 or self.is_conditioned):
-            raise UserError("intermediate CTC needs model_conf ctc_weight above 0")
+        self.require_ctc(interctc_weight)
         self.error_counter = ErrorCounter(self.token_list, sym_space, sym_blank)
 
     def _find_big_blanks(self, durations: Sequence[int]) -> tuple[tuple[int, int], ...]:
