@@ -201,7 +201,7 @@ def test_one_rate_is_expected_of_all_recordings(corpus: Path) -> None:
         ("kaldi_ark", "none.ark:7", "none.ark"),
         ("sound", "echo |", "--allow_pipes"),
         ("multi_columns_sound", "u0.wav u1.wav", "equal length"),
-        ("text", "some words", "converting text to token ids needs a token_type"),
+        ("text", "some words", "converting text to token ids needs use_preprocessor true, a token_type"),
     ],
 )
 def test_broken_values_name_utterance_and_file(corpus: Path, kind: str, value: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -58,18 +59,43 @@ def test_a_model_with_a_weight_that_is_not_finite_is_not_saved(
     assert torch.load(tmp_path / "valid.loss.ave.pth", weights_only=True)["w"].tolist() == [1.0, 1.0]
 
 
+BROKEN_PARTS = """
+import math
+
+import torch
+
+from tympan.models.decoder.transformer import TransformerDecoder
+from tympan.models.encoder.conformer import ConformerEncoder
+
+
+class BrokenEncoder(ConformerEncoder):
+    def train(self, mode=True):
+        torch.nn.init.constant_(self.embed.out.bias, math.nan)
+        return super().train(mode)
+
+
+class BrokenDecoder(TransformerDecoder):
+    def train(self, mode=True):
+        with torch.no_grad():
+            self.embed[0].weight[1] = math.nan
+        return super().train(mode)
+"""
+"""Parts whose weights become nan. No text has <unk>, so its embedding does not change the loss."""
+
+
+@pytest.fixture
+def broken_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_parts.py").write_text(BROKEN_PARTS)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("broken_parts")
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_a_run_whose_validation_is_nan_fails(beeps: Path, tmp_path: Path, processes: str) -> None:
     """Its weights are broken from the start, and every update is skipped."""
-    exp = tmp_path / "exp"
-    broken = tmp_path / "broken.pth"
-    done = run(beeps, exp, "--max_epoch", "1")
-    assert done.returncode == 0, done.stderr
-    state = torch.load(exp / "1epoch.pth", weights_only=True)
-    torch.save({name: w * math.nan if name.startswith("encoder.embed") else w for name, w in state.items()}, broken)
     done = run(
-        beeps, tmp_path / "nan", "--max_epoch", "2", "--init_param", str(broken), "--max_skipped_steps", "1000",
-        "--nproc", processes,
+        beeps, tmp_path / "nan", "--max_epoch", "2", "--encoder", "broken_parts:BrokenEncoder",
+        "--max_skipped_steps", "1000", "--nproc", processes,
     )  # fmt: skip
     assert done.returncode == 2
     assert "the validation loss of epoch 2, the last one, is nan; no epoch has a usable model" in done.stderr
@@ -79,19 +105,14 @@ def test_a_run_whose_validation_is_nan_fails(beeps: Path, tmp_path: Path, proces
     assert list((tmp_path / "nan").glob("*.ave*.pth")) == []
 
 
+@pytest.mark.usefixtures("broken_parts")
 def test_a_run_whose_last_weights_are_nan_fails(beeps: Path, tmp_path: Path) -> None:
-    """No text has <unk>, so its embedding does not change the loss."""
-    exp = tmp_path / "exp"
-    broken = tmp_path / "broken.pth"
-    assert run(beeps, exp, "--max_epoch", "1").returncode == 0
-    state = torch.load(exp / "1epoch.pth", weights_only=True)
-    state["decoder.embed.0.weight"][1] = math.nan
-    torch.save(state, broken)
-    done = run(beeps, tmp_path / "nan", "--max_epoch", "1", "--init_param", str(broken))
+    arguments = ("--max_epoch", "1", "--decoder", "broken_parts:BrokenDecoder")
+    done = run(beeps, tmp_path / "nan", *arguments)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False)
     assert "some weights of epoch 1, the last one, are not finite, so its model was not saved" in done.stderr
     assert list((tmp_path / "nan").glob("*.pth")) == [tmp_path / "nan" / "checkpoint.pth"]
-    again = run(beeps, tmp_path / "nan", "--max_epoch", "1", "--resume", "true")
+    again = run(beeps, tmp_path / "nan", *arguments, "--resume", "true")
     assert (again.returncode, "some weights of epoch 1" in again.stderr) == (2, True)
 
 
