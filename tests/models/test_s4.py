@@ -263,7 +263,10 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
         ({"layer": [{"n_head": 2}]}, "decoder_conf layer 1: _name_ must be one of s4, mha, ff, found None"),
         ({"layer": [{"_name_": "os:system"}]}, "layer 1: _name_ must be one of s4, mha, ff, found os:system"),
         ({"layer": [{"_name_": "ff"}, {"_name_": "mha"}]}, "decoder_conf layer 2: n_head: the layer 'mha' needs it"),
-        ({"layer": {"_name_": "mha", "n_head": 3}}, "layer 1: n_head must divide the encoder's output size 8, found 3"),
+        (
+            {"layer": {"_name_": "mha", "n_head": 3}},
+            "decoder_conf layer 1: layer_conf: n_head must divide the encoder's",
+        ),
         ({"layer": [{"_name_": "s4", "n_ssm": 3}]}, "n_ssm must divide the encoder's output size 8, found 3"),
         ({"layer": [{"_name_": "s4", "d_state": 7}]}, "d_state must be even, found 7"),
         ({"layer": [{"_name_": "s4", "dt_min": 0.2}]}, "dt_min must be at most dt_max, found 0.2 and 0.1"),

@@ -48,20 +48,25 @@ def encode(part: WhisperEncoder, samples: Tensor, lengths: Tensor) -> tuple[Tens
     return out.out, out.lengths
 
 
+ROUNDING = 1e-4
+"""openai-whisper computes its features in float32, and processors round the FFT differently: the expected features
+differ by up to 6.4e-5 from those in float64."""
+
+
 @pytest.mark.parametrize(
     ("name", "mels", "pads"), [("mel", 80, False), ("mel_128", 128, False), ("padded_mel", 80, True)]
 )
 def test_features_equal_openai_whisper(name: str, mels: int, pads: bool) -> None:
     features, frames = WhisperLogMel(mels, pads=pads, max_samples=16000)(*speech())
     assert frames.tolist() == [expected(name).size(1)]
-    torch.testing.assert_close(features[0].T, expected(name), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features[0].T, expected(name), atol=ROUNDING, rtol=0)
 
 
 @pytest.mark.parametrize(("name", "pads"), [("unpadded", False), ("encoded", True)])
 def test_encoder_equals_openai_whisper(name: str, pads: bool) -> None:
     out, lengths = encode(encoder(do_pad_trim=pads), *speech())
     assert lengths.tolist() == [len(expected(name))]
-    torch.testing.assert_close(out[0], expected(name), atol=1e-5, rtol=0)
+    torch.testing.assert_close(out[0], expected(name), atol=ROUNDING, rtol=0)
 
 
 def test_decoder_equals_openai_whisper_at_once_and_step_by_step() -> None:
@@ -183,7 +188,7 @@ def test_frontend_is_the_encoder_and_frozen() -> None:
     features, lengths = frontend.train()(*speech())
     assert not features.requires_grad
     assert lengths.tolist() == frontend.output_lengths(torch.tensor([9000])).tolist() == [28]
-    torch.testing.assert_close(features[0], expected("unpadded"), atol=1e-5, rtol=0)
+    torch.testing.assert_close(features[0], expected("unpadded"), atol=ROUNDING, rtol=0)
     assert "whisper.encoder.blocks.0.attn.query.weight" in frontend.state_dict()
 
 
