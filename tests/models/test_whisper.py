@@ -62,6 +62,21 @@ def test_features_equal_openai_whisper(name: str, mels: int, pads: bool) -> None
     torch.testing.assert_close(features[0].T, expected(name), atol=ROUNDING, rtol=0)
 
 
+def test_features_in_float64_equal_the_formula() -> None:
+    """Independent of the processor, so the bound is much smaller than the rounding of float32."""
+    samples, lengths = speech()
+    frontend = WhisperLogMel(80, pads=False, max_samples=16000)
+    features, _ = frontend(samples.double(), lengths)
+    padded = np.pad(samples[0].double().numpy(), 200, mode="reflect")
+    window = frontend.window.double().numpy()  # stored in float32
+    np.testing.assert_allclose(window, 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(400) / 400), atol=1e-6, rtol=0)
+    frames = np.stack([padded[160 * frame : 160 * frame + 400] * window for frame in range(9000 // 160)])
+    mels = np.abs(np.fft.rfft(frames)) ** 2 @ frontend.filters.double().numpy()
+    logs = np.log10(np.maximum(mels, 1e-10))
+    wanted = (np.maximum(logs, logs.max() - 8.0) + 4.0) / 4.0
+    np.testing.assert_allclose(features[0].numpy(), wanted, atol=1e-6, rtol=0)
+
+
 @pytest.mark.parametrize(("name", "pads"), [("unpadded", False), ("encoded", True)])
 def test_encoder_equals_openai_whisper(name: str, pads: bool) -> None:
     out, lengths = encode(encoder(do_pad_trim=pads), *speech())
