@@ -128,6 +128,7 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
             "its convolutions leave none (input_size, n_mels of frontend_conf, ",
         ),
         ("fine_tuning", 1, "batch_s", None, 0.001, "--batch_s 0.001 (--batch_bins is this in samples or frames): "),
+        ("whisper", 1, "token_type", None, "bpe", "token_list is missing, and --token_type bpe needs one: "),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (
             "translation",
@@ -150,10 +151,14 @@ def test_one_change_of_a_family_is_named(
     assert (outcome, message in what) == ("rejected", True), what
 
 
-def test_a_directory_that_finetune_does_not_find_is_named_with_its_option(materials: Materials) -> None:
-    folder = materials.folder
-    dirs = ["--train_dir", str(folder / "train"), "--dev_dir", str(folder / "valid"), "--test_dir", "missing"]
-    ended = materials.server.run(
-        ["finetune", str(folder / "exp"), *dirs, "--output_dir", str(folder / "tuned")], fresh=False
-    )
-    assert (ended.code, "--test_dir missing: no such data directory" in ended.output) == (2, True), ended.output
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [("test_dir", "no such data directory"), ("decode_config", "no such file"), ("adapter", "no such file")],
+)
+@pytest.mark.parametrize("name", ["missing", "x" * 300])
+def test_a_path_that_does_not_exist_is_named_with_its_option(
+    materials: Materials, option: str, message: str, name: str
+) -> None:
+    trial = make_trial(1, materials.folder, family="decoding" if option == "adapter" else "fine_tuning", most_changes=0)
+    outcome, what = replace(trial, config={**trial.config, option: name}, always_runs=False).run(materials)
+    assert (outcome, f"--{option} {name}: {message}" in what) == ("rejected", True), what

@@ -11,6 +11,7 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.choices import ADAPTERS
 from tympan.config.read import load_training_config
 from tympan.errors import UserError
+from tympan.files import status_of
 from tympan.models.adapter import Adapter, is_adapter, merge_into
 from tympan.models.weights import in_own_names, load_weights
 
@@ -20,6 +21,8 @@ _NAMES = (ADAPTER_FILE, "valid.acc.ave.pth", "valid.acc.best.pth", "valid.*.ave.
 
 def find_adapter(path: Path) -> Path:
     """The weights of an adapter: the file itself, or the one in a packed folder or an experiment directory."""
+    if status_of(path) is None:
+        raise UserError(f"--adapter {path}: no such file or directory")
     if path.is_file():
         return path
     found = [file for name in _NAMES for file in sorted(path.glob(name))]

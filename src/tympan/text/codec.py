@@ -88,8 +88,8 @@ def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "toke
         return Vocabulary(read_tokens(Path(find(config.bpemodel))), unk_symbol=config.unk_symbol, source=source)
     if config.token_list is None:
         raise UserError(
-            f"{source} is missing: give --token_list FILE with one token per line, such as the one that "
-            "`tympan tokenize_text --write_vocabulary true` writes"
+            f"{source} is missing, and --token_type {config.token_type} needs one: give --token_list FILE with one "
+            "token per line, such as the one that `tympan tokenize_text --write_vocabulary true` writes"
         )
     if isinstance(config.token_list, str):
         return read_token_list(find(config.token_list), unk_symbol=config.unk_symbol)

@@ -22,6 +22,7 @@ from tympan.decode.options import DecodeOptions, merged_options, read_decode_con
 from tympan.decode.pack import pack_model
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
+from tympan.files import status_of
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.device import choose_kind
 from tympan.runtime.log import setup_logging
@@ -114,6 +115,8 @@ def _packed_base(options: FinetuneOptions) -> Path:
     folder = options.output_dir / BASE
     if (folder / "config.yaml").exists():
         return folder
+    if options.decode_config is not None and status_of(options.decode_config) is None:
+        raise UserError(f"--decode_config {options.decode_config}: no such file")
     chosen = None if options.decode_config is None else read_decode_config(options.decode_config)
     return pack_base(options.model, folder, options=chosen, allow_import=options.allow_import)
 
