@@ -129,6 +129,14 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
         ),
         ("fine_tuning", 1, "batch_s", None, 0.001, "--batch_s 0.001 (--batch_bins is this in samples or frames): "),
         ("whisper", 1, "token_type", None, "bpe", "token_list is missing, and --token_type bpe needs one: "),
+        (
+            "pretrained",
+            2006355,
+            "encoder_conf",
+            "w2v_url",
+            "x" * 300,
+            "encoder_conf: " + "x" * 300 + ": File name too long",
+        ),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (
             "translation",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from tympan.errors import UserError
 
 _MISTAKES = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, RuntimeError)
 """The errors that a class raises for values that don't fit together."""
+_PATH_FAULTS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.EACCES)
 _IMPORT = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -125,6 +127,10 @@ class Registry:
             if option in str(error):
                 raise
             raise UserError(f"{option}: {error}") from error
+        except OSError as error:
+            if error.errno not in _PATH_FAULTS:
+                raise
+            raise UserError(f"{self.kind}_conf: {error.filename}: {error.strerror}") from error
         except _MISTAKES as error:
             # An error in a user's class needs its traceback, and running out of memory has its own message
             if self.canonical(name) not in self._targets or "memory" in str(error):
