@@ -11,10 +11,12 @@ from torch import nn
 
 from tests.golden.make_s3prl import audio
 from tests.models.golden_espnet2 import config_of
+from tests.models.tiny import tiny_batch, tiny_model
 from tympan.config.choices import ENCODERS, FRONTENDS
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.postencoder import LengthAdaptor
+from tympan.runtime.precision import choose_precision
 
 transformers = pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
 
@@ -162,3 +164,23 @@ def test_length_adaptor_halves_the_frames_of_each_utterance() -> None:
     alone, _ = part(x[1:, :7], torch.tensor([7]))
     torch.testing.assert_close(out[1, :1], alone[0])
     assert part(x[:, :2], torch.tensor([2, 2]))[1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("train_dtype", ["O2", "O3", "float16", "bfloat16"])
+def test_a_pretrained_frontend_computes_in_float32(train_dtype: str) -> None:
+    """As in decoding. The weights of the other parts are in half precision."""
+    conf = {"norm_mode": "layer_norm", "conv_mode": "standard", "bias": True, "shapes": [[8, 10, 5], [8, 3, 2]]}
+    model = tiny_model(
+        frontend="wav2vec_cnn", frontend_conf=conf, input_size=None, encoder_conf={"input_layer": "linear"}
+    )
+    precision = choose_precision(train_dtype, device_type="cpu")
+    precision.prepare(model)
+    assert {weight.dtype for weight in model.frontend.parameters()} == {torch.float32}
+    assert model.encoder.encoders[0].feed_forward.w_1.weight.dtype == precision.weights
+    batch = tiny_batch()
+    batch["speech"] = torch.randn(4, 16000)
+    batch["speech_lengths"] = torch.tensor([16000, 12000, 15000, 9000])
+    with precision.forward_context():
+        loss = model(**batch).value
+    assert loss.isfinite()
+    loss.backward()

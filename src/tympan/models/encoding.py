@@ -85,9 +85,13 @@ class EncodingModel(nn.Module):
         """Whether padding costs the encoder nothing on a CPU, so that a batch may mix utterances of any length."""
         return is_packable(self.encoder)
 
+    def feature_parts(self) -> list[nn.Module]:
+        """The parts that compute and normalize features, in at least float32."""
+        return [part for part in (self.frontend, self.normalize) if isinstance(part, nn.Module)]
+
     def set_precision(self, dtype: torch.dtype) -> None:
-        """Convert the weights; features are computed and normalized in at least float32."""
-        set_precision(self, dtype, features=(self.frontend, self.normalize))
+        """Convert the weights, except those of `feature_parts`."""
+        set_precision(self, dtype, features=self.feature_parts())
 
     def collect_feats(self, speech: Tensor, speech_lengths: Tensor, **others: Tensor | None) -> dict[str, Tensor]:
         """Features before normalization, for `--collect_stats`. The texts in `others` are not used."""

@@ -20,10 +20,10 @@ from __future__ import annotations
 import functools
 import logging
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,13 @@ from tympan.runtime.child import code_command
 from tympan.runtime.cpu import has_fast_bfloat16
 
 NAMES = ("float16", "bfloat16", "float32", "float64", "O0", "O1", "O2", "O3")
+
+
+@runtime_checkable
+class ComputesFeatures(Protocol):
+    """A model with parts that compute features from the audio, without autocast and in at least float32."""
+
+    def feature_parts(self) -> Sequence[nn.Module]: ...
 
 
 @dataclass(frozen=True)
@@ -53,12 +60,16 @@ class Precision:
         return torch.autocast(self.device_type, dtype=self.autocast)
 
     def prepare(self, model: nn.Module) -> None:
-        """Convert the weights of the model in place. Buffers (statistics, windows) are converted only for float64."""
+        """Convert the weights of the model in place, except those that compute features.
+
+        Buffers (statistics, windows) are converted only for float64.
+        """
         if self.weights == torch.float64:
             model.double()
             return
         if self.weights in (torch.float16, torch.bfloat16):
             kept = [module for module in model.modules() if self.norms_in_float32 and _is_norm(module)]
+            kept += model.feature_parts() if isinstance(model, ComputesFeatures) else []
             untouched = {id(parameter) for module in kept for parameter in module.parameters()}
             for parameter in model.parameters():
                 if id(parameter) not in untouched:
