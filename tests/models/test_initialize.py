@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from tests.models.tiny import tiny_model
-from tympan.models.initialize import InitKind, initialize
+from tympan.errors import UserError
+from tympan.models.initialize import InitKind, initialize, load_pretrained_parts
 
 
 @pytest.mark.parametrize("kind", ["pytorch", "none", None])
@@ -64,3 +65,19 @@ def test_uniform_draws_every_parameter() -> None:
     for parameter in model.parameters():
         assert 0.0 < parameter.abs().max() <= 0.1
         assert parameter.unique().numel() == parameter.numel()
+
+
+class Unloadable(nn.Module):
+    def __init__(self, message: str) -> None:
+        super().__init__()
+        self.message, self.weight = message, nn.Parameter(torch.zeros(1))
+
+    def load_pretrained(self) -> None:
+        raise UserError(self.message)
+
+
+@pytest.mark.parametrize("message", ["x.pt: no such file", "encoder_conf url: x.pt: no such file"])
+def test_a_pretrained_file_is_named_with_its_option(message: str) -> None:
+    model = nn.ModuleDict({"encoder": nn.ModuleList([Unloadable(message)])})
+    with pytest.raises(UserError, match=r"^encoder_conf.*: x\.pt: no such file$"):
+        load_pretrained_parts(model)

@@ -9,6 +9,8 @@ from typing import Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from tympan.errors import UserError
+
 InitKind = Literal[
     "pytorch", "xavier_uniform", "xavier_normal", "kaiming_uniform", "kaiming_normal", "normal", "chainer", "uniform",
     "none",
@@ -52,7 +54,11 @@ def load_pretrained_parts(model: nn.Module, *, loaded: Collection[str] = ()) -> 
         start = f"{prefix}." if prefix else ""
         is_loaded = all(f"{start}{name}" in loaded for name, _ in part.named_parameters())
         if isinstance(part, LoadsPretrained) and not is_loaded:
-            part.load_pretrained()
+            try:
+                part.load_pretrained()
+            except UserError as error:
+                option = f"{prefix.partition('.')[0]}_conf"
+                raise (error if option in str(error) else UserError(f"{option}: {error}")) from error
             is_filled = True
     return is_filled
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tympan.config.st import StTrainConfig
+from tympan.errors import UserError
 from tympan.tasks.speech import speech_files, speech_preprocess, speech_rate, without_normalization
 from tympan.tasks.text import complete_text, empty_texts, tokens_of
 from tympan.training.task import Finding, Task, Tokens
@@ -33,8 +35,11 @@ class StTask(Task[StTrainConfig]):
         return build_st_model(config)
 
     def complete(self, config: StTrainConfig) -> StTrainConfig:
-        source = None if config.src_token_list is None else complete_text(config.src_text)
-        return replace(config, token_list=complete_text(config.text), src_token_list=source)
+        target, source = complete_text(config.text), None
+        if config.src_token_list is not None:
+            with _about_the_source():
+                source = complete_text(config.src_text)
+        return replace(config, token_list=target, src_token_list=source)
 
     def preprocess(self, config: StTrainConfig, *, sample_rate: int | None, is_augmented: bool) -> Preprocess | None:
         if not config.use_preprocessor:
@@ -43,7 +48,8 @@ class StTask(Task[StTrainConfig]):
 
         texts = {"text": build_codec(config.text)}
         if config.src_token_list is not None:
-            texts["src_text"] = build_codec(config.src_text)
+            with _about_the_source():
+                texts["src_text"] = build_codec(config.src_text)
         return speech_preprocess(config, texts=texts, rate=sample_rate, is_augmented=is_augmented)
 
     def sample_rate(self, config: StTrainConfig) -> int | None:
@@ -65,3 +71,13 @@ class StTask(Task[StTrainConfig]):
     def findings(self, config: StTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
         for name in ("text", "src_text"):
             yield from empty_texts(batches, name)
+
+
+@contextmanager
+def _about_the_source() -> Iterator[None]:
+    """Inside, a message about the tokens names the options of the source language."""
+    try:
+        yield
+    except UserError as error:
+        options = "src_token_type, src_token_list, src_bpemodel and src_g2p"
+        raise UserError(f"source language ({options}): {error}") from error

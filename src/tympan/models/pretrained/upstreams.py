@@ -100,4 +100,4 @@ def find_upstream(name: str) -> Upstream | None:
 def upstream_of_file(path_or_url: str) -> Upstream | None:
     """The entry whose published checkpoint has this file name."""
     name = PurePosixPath(path_or_url.replace("\\", "/")).name
-    return next((item for item in UPSTREAMS.values() if item.file == name), None)
+    return next((item for item in UPSTREAMS.values() if item.file and item.file == name), None)
