@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import soundfile
+import torch
 import yaml
 
 import tympan.config.choices as choices
@@ -16,11 +18,15 @@ from tests.faults.trial_server import TrialServer
 from tests.integration.train_corpus import make_corpus
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
+from tympan.config.option import options_of
 from tympan.config.parse import parse_args
 from tympan.config.read import parse_training
 from tympan.config.registry import Registry
+from tympan.config.resolve import PLAIN
 from tympan.config.st import StTrainConfig
-from tympan.decode.options import InferenceOptions, parse_inference
+from tympan.config.train import TrainConfig
+from tympan.decode.options import RULES, InferenceOptions, PieceOptions, SearchOptions
+from tympan.training.checkpoint import read_reporter
 from tympan.tuning.options import FinetuneOptions
 
 Values = dict[str, Any]
@@ -69,14 +75,24 @@ class Family:
     command: str
     schema: type[Any]
     draw: Callable[[random.Random, Path], Values]
+    faults: Callable[[Path, str, Values], Iterator[str]]
+    """What is wrong with the results of a run that ended with 0: its directory, what it printed, its configuration."""
+    kept: frozenset[str] = frozenset()
+    """Options that a trial does not change."""
+    failure: str | None = None
+    """Part of the output with exit code 1, which then is about a recording, not the fault of the command."""
+
+    @property
+    def positional(self) -> list[str]:
+        """The arguments without a flag, in their order."""
+        return [name for name, item in options_of(self.schema).items() if item.extra.positional]
 
     def parse(self, arguments: Sequence[str]) -> Any:
         """What the command does with its arguments before anything else."""
-        if self.command == "asr_inference":
-            return parse_inference(arguments)
-        if self.command == "finetune":
-            return parse_args(FinetuneOptions, arguments, prog="tympan finetune")
-        return parse_training(self.schema, arguments, prog=f"tympan {self.command}")
+        if issubclass(self.schema, TrainConfig):
+            return parse_training(self.schema, arguments, prog=f"tympan {self.command}")
+        rules = RULES if issubclass(self.schema, SearchOptions | PieceOptions) else PLAIN
+        return parse_args(self.schema, arguments, prog=f"tympan {self.command}", rules=rules)
 
 
 @dataclass(frozen=True)
@@ -278,19 +294,45 @@ def decoding(chance: random.Random, folder: Path) -> Values:
     }  # fmt: skip
 
 
+def training_faults(output: Path, _printed: str, _config: Values) -> Iterator[str]:
+    """A loss or a weight that is not finite, and a model that is missing."""
+    directory = output / "train" if (output / "train" / "config.yaml").exists() else output
+    for epoch, phases in read_reporter(directory).stats.items():
+        for phase in ("train", "valid"):
+            if not math.isfinite(phases[phase].get("loss", math.nan)):
+                yield f"the loss of {phase} in epoch {epoch} is {phases[phase].get('loss')}"
+    models = sorted(directory.glob("*epoch.pth"))
+    if not models:
+        yield "no model was saved"
+    for path in models:
+        state = torch.load(path, weights_only=True)
+        if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
+            yield f"{path.name} has weights that are not finite"
+
+
+def decoding_faults(output: Path, _printed: str, _config: Values) -> Iterator[str]:
+    """An utterance that is missing, and a score that is not finite."""
+    if len((output / "text").read_text(encoding="utf-8").splitlines()) != 2:
+        yield "an utterance is missing"
+    for line in (output / "score").read_text(encoding="utf-8").splitlines():
+        if not math.isfinite(float(line.split()[-1])):
+            yield f"a score is not finite: {line}"
+
+
+NOT_DECODED = "were not decoded"
 FAMILIES = {
     family.name: family
     for family in (
-        Family("hybrid", "asr_train", AsrTrainConfig, hybrid),
-        Family("transducer", "asr_train", AsrTrainConfig, transducer),
-        Family("adapters", "asr_train", AsrTrainConfig, adapters),
-        Family("mask_ctc", "asr_train", AsrTrainConfig, mask_ctc),
-        Family("several_speakers", "asr_train", AsrTrainConfig, several_speakers),
-        Family("pretrained", "asr_train", AsrTrainConfig, pretrained),
-        Family("whisper", "asr_train", AsrTrainConfig, whisper),
-        Family("translation", "st_train", StTrainConfig, translation),
-        Family("language_model", "lm_train", LmTrainConfig, language_model),
-        Family("fine_tuning", "finetune", FinetuneOptions, fine_tuning),
-        Family("decoding", "asr_inference", InferenceOptions, decoding),
+        Family("hybrid", "asr_train", AsrTrainConfig, hybrid, training_faults),
+        Family("transducer", "asr_train", AsrTrainConfig, transducer, training_faults),
+        Family("adapters", "asr_train", AsrTrainConfig, adapters, training_faults),
+        Family("mask_ctc", "asr_train", AsrTrainConfig, mask_ctc, training_faults),
+        Family("several_speakers", "asr_train", AsrTrainConfig, several_speakers, training_faults),
+        Family("pretrained", "asr_train", AsrTrainConfig, pretrained, training_faults),
+        Family("whisper", "asr_train", AsrTrainConfig, whisper, training_faults),
+        Family("translation", "st_train", StTrainConfig, translation, training_faults),
+        Family("language_model", "lm_train", LmTrainConfig, language_model, training_faults),
+        Family("fine_tuning", "finetune", FinetuneOptions, fine_tuning, training_faults),
+        Family("decoding", "asr_inference", InferenceOptions, decoding, decoding_faults, failure=NOT_DECODED),
     )
 }

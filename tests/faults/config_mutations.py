@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import shutil
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
 
 from tests.faults.config_families import FAMILIES, REGISTRIES, Family, Materials, Values
@@ -20,7 +20,6 @@ from tests.faults.damage import Outcome, attempt
 from tests.faults.trial_server import Ended
 from tympan.config.option import options_of
 from tympan.config.range import Range
-from tympan.training.checkpoint import read_reporter
 
 WEIGHTS = {
     "hybrid": 24, "several_speakers": 4, "transducer": 16, "adapters": 8, "mask_ctc": 4, "pretrained": 12, "whisper": 4,
@@ -41,6 +40,12 @@ NEVER = {
     # Runs that end without a model, and minutes of compiling
     "dry_run", "collect_stats", "iterator_type", "no_forward_run", "compile", "print_config", "help",
 }  # fmt: skip
+FILES = {
+    "old": "yaml", "deepspeed_config": "json", "fbank_config": "conf", "mfcc_config": "conf", "pitch_config": "conf",
+    "pitch_postprocess_config": "conf",
+}  # fmt: skip
+"""Options whose value is the content of a file, and the kind of the file."""
+PATHS = (Path, Path | None, list[Path])
 COUNTS = {"nproc", "num_workers", "max_epoch", "num_iters_per_epoch", "ngpu", "nj"}
 """A legal number above 1 starts as many processes or epochs."""
 LEAST_LEGAL = {"hop_length": 20}
@@ -87,8 +92,10 @@ class Trial:
         return outcome, what
 
     def _arguments(self, folder: Path, output: Path) -> list[str]:
-        config = {**self.config, "output_dir": str(output)}
-        positional = [config.pop("model")] if self.family.command == "finetune" else []
+        config = {name: _written(folder, name, value) for name, value in self.config.items()}
+        if "output_dir" in options_of(self.family.schema):
+            config |= {"output_dir": str(output)}
+        positional = [config.pop(name) for name in self.family.positional if name in config]
         if self.from_file and not positional:
             path = folder / "trial.yaml"
             path.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8", errors="replace")
@@ -97,19 +104,19 @@ class Trial:
         for name, value in config.items():
             text = value if isinstance(value, str) else yaml.safe_dump(value, default_flow_style=True)
             arguments += [f"--{name}", text.removesuffix("\n").removesuffix("\n...")]
-        return [*positional, *arguments]
+        return [*_flat(positional), *arguments]
 
     def _judge(self, ended: Ended, output: Path) -> tuple[Outcome, str]:
         tail = "\n".join(line for line in ended.output.splitlines() if " INFO " not in line)[-1500:]
         if ended.code is None:
             return "hang", tail
-        if ended.code == 1 and self.family.command == "asr_inference" and "were not decoded" in ended.output:
+        if ended.code == 1 and self.family.failure is not None and self.family.failure in ended.output:
             return "rejected", tail  # the fault of each utterance, such as a channel that it does not have
         if "Traceback (most recent call last)" in ended.output or ended.code not in (0, 2):
             return "traceback", f"exit code {ended.code}: {tail}"
         if ended.code == 2:
             return self._judge_message(tail)
-        faults = list(self._faults(output))
+        faults = list(self.family.faults(output, ended.output, self.config))
         return ("nonsense", "; ".join(faults)) if faults else ("accepted", "")
 
     def _judge_message(self, tail: str) -> tuple[Outcome, str]:
@@ -119,44 +126,70 @@ class Trial:
             return "nonsense", f"no message: {tail}"
         if len(self.changes) == 1 and "out of memory" not in message:
             (change,) = self.changes
-            words = message.replace("_", " ").replace("-", " ")
+            words = message.replace("_", " ").replace("-", " ").lower()
             names = [change.name, change.key or change.name]
+            if self._is_path(change.name):
+                names += [
+                    ": no such",
+                    ": there is no such",
+                    ": not a",
+                    "cannot be read",
+                    ": is a",
+                    ": File name too long",
+                ]
             if change.name.endswith(("_file", "_dir", "_config", "_scp")):  # the message begins with the path
                 # Options are decoded as UTF-8, so two surrogates become one character
                 names.append(str(change.value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-            if not any(name.replace("_", " ").replace("-", " ") in words for name in names):
+            if not any(name.replace("_", " ").replace("-", " ").lower() in words for name in names):
                 return "nonsense", f"the message does not name {change.key or change.name}: {message}"
         return "rejected", message
 
-    def _faults(self, output: Path) -> Iterator[str]:
-        if self.family.command == "asr_inference":
-            if len((output / "text").read_text(encoding="utf-8").splitlines()) != 2:
-                yield "an utterance is missing"
-            return
-        directory = output / "train" if self.family.command == "finetune" else output
-        stats = read_reporter(directory).stats
-        for epoch, phases in stats.items():
-            for phase in ("train", "valid"):
-                if not math.isfinite(phases[phase].get("loss", math.nan)):
-                    yield f"the loss of {phase} in epoch {epoch} is {phases[phase].get('loss')}"
-        models = sorted(directory.glob("*epoch.pth"))
-        if not models:
-            yield "no model was saved"
-        for path in models:
-            state = torch.load(path, weights_only=True)
-            if not all(bool(tensor.isfinite().all()) for tensor in state.values()):
-                yield f"{path.name} has weights that are not finite"
+    def _is_path(self, name: str) -> bool:
+        """Whether a message about the option may name its value instead: an argument, or the path of a file."""
+        given = options_of(self.family.schema).get(name)
+        return given is not None and (given.extra.positional or given.type in PATHS or name in ("input", "text"))
 
 
-def make_trial(number: int, folder: Path, *, family: str | None = None, most_changes: int = 3) -> Trial:
+def _written(folder: Path, name: str, value: Any) -> Any:
+    """The path of a file with this content, if the option is the path of a file that is changed, too."""
+    if name not in FILES or not isinstance(value, dict):
+        return value
+    path = folder / f"trial.{FILES[name]}"
+    match FILES[name]:
+        case "conf":
+            text = "".join(
+                f"--{key}={str(item).lower() if item in (True, False) else item}\n" for key, item in value.items()
+            )
+        case "json":
+            text = json.dumps(value)
+        case _:
+            text = yaml.safe_dump(value, allow_unicode=True)
+    path = path.with_stem(f"trial_{name}")
+    path.write_text(text, encoding="utf-8", errors="replace")
+    return str(path)
+
+
+def _flat(values: list[Any]) -> list[str]:
+    return [str(item) for value in values for item in (value if isinstance(value, list) and value else [value])]
+
+
+def make_trial(
+    number: int,
+    folder: Path,
+    *,
+    family: str | None = None,
+    most_changes: int = 3,
+    families: Mapping[str, Family] = FAMILIES,
+    weights: Mapping[str, float] = WEIGHTS,
+) -> Trial:
     """A valid configuration with up to three other values, drawn by the number."""
     chance = random.Random(f"config {number}")
-    name = family or chance.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))[0]
-    chosen = FAMILIES[name]
+    name = family or chance.choices(list(weights), weights=list(weights.values()))[0]
+    chosen = families[name]
     config = chosen.draw(chance, folder)
     changes: list[Change] = []
     for _ in range(min(most_changes, chance.choice((1, 1, 2, 3)))):
-        change = _change(chosen, config, chance)
+        change = (_change if families is FAMILIES else _change_of_call)(chosen, config, chance)
         changes = [item for item in changes if (item.name, item.key) != (change.name, change.key)] + [change]
         if change.key is None:
             config[change.name] = change.value
@@ -198,6 +231,49 @@ def _change(family: Family, config: Values, chance: random.Random) -> Change:
     if isinstance(value, int) and 0 < value < LEAST_LEGAL.get(key, 0):
         value = LEAST_LEGAL[key]
     return Change(conf, key, value)
+
+
+def _change_of_call(family: Family, config: Values, chance: random.Random) -> Change:
+    """Another value of an option, or of one of the numbers and words inside of an option."""
+    inner = [name for name, value in config.items() if isinstance(value, dict) and value and name not in family.kept]
+    if inner and chance.random() < 0.7:
+        name = chance.choice(inner)
+        key = chance.choice(list(config[name]))
+        return Change(name, key, _inner_value(config[name][key], chance))
+    options = options_of(family.schema)
+    names = [name for name in options if name not in NEVER | family.kept and not name.endswith("_conf")]
+    given = [name for name in names if name in config]
+    name = chance.choice(given if given and chance.random() < 0.3 else names)
+    if name in COUNTS:
+        return Change(name, None, chance.choice((math.nan, math.inf, -1, -5, 0, 1.5, 2**63, "1_0", "", "x", [], {})))
+    if options[name].type is bool and family.positional:  # another word after a switch is an argument
+        return Change(name, None, chance.random() < 0.5)
+    if (registry := options[name].extra.registry) is not None and chance.random() < 0.7:
+        return Change(name, None, chance.choice(registry.names()))
+    value = _value(options[name].type, options[name].extra.range, chance)
+    return Change(name, None, str(value) if options[name].extra.positional and value in ([], [1, -1]) else value)
+
+
+def _inner_value(value: Any, chance: random.Random) -> Any:
+    """Anything, or a value like this one. A part of a list or a mapping may change instead of the whole."""
+    if isinstance(value, (list, dict)) and value and chance.random() < 0.9:
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+        key = chance.choice(keys)
+        if chance.random() < 0.1:
+            rest = [other for other in keys if other != key]
+            return {other: value[other] for other in rest} if isinstance(value, dict) else [value[i] for i in rest]
+        changed = value.copy()
+        changed[key] = _inner_value(value[key], chance)
+        return changed
+    if chance.random() < 0.4:
+        return chance.choice(WILD)
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, (int, float)):
+        return chance.choice(
+            (value + 1, value - 1, value * 2, value / 2, -value, 0, 1, 2, 3, 17, 1000, 1e-8, 0.5, 10**9)
+        )
+    return chance.choice(STRINGS)
 
 
 def _is_known(choice: Any, kind: str) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import pytest
 
-from tests.faults.config_families import FAMILIES, REGISTRIES, Materials, part
+from tests.faults.config_families import FAMILIES, REGISTRIES, Family, Materials, part
 from tests.faults.config_mutations import WEIGHTS, make_trial
 from tympan.config.signature import REQUIRED
 
@@ -28,15 +28,25 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Materials]:
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet() -> Iterator[None]:
+    level = logging.getLogger().level
     logging.getLogger().setLevel(logging.CRITICAL)
-    warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.getLogger().setLevel(level)
 
 
-def faults(materials: Materials, numbers: range) -> list[str]:
+def faults(
+    materials: Materials,
+    numbers: range,
+    *,
+    families: Mapping[str, Family] = FAMILIES,
+    weights: Mapping[str, float] = WEIGHTS,
+) -> list[str]:
     found = []
     for number in numbers:
-        trial = make_trial(number, materials.folder)
+        trial = make_trial(number, materials.folder, families=families, weights=weights)
         outcome, what = trial.run(materials)
         if outcome not in ("rejected", "accepted"):
             found.append(f"trial {number} ({', '.join(map(str, trial.changes))}): {outcome}: {what}")
@@ -136,6 +146,15 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
             "w2v_url",
             "x" * 300,
             "encoder_conf: " + "x" * 300 + ": File name too long",
+        ),
+        ("pretrained", 3001275, "encoder_conf", "hubert_url", "/", "encoder_conf: /: no such file"),
+        (
+            "translation",
+            3003210,
+            "src_token_type",
+            None,
+            "hugging_face",
+            "source language (src_token_type, src_token_l",
         ),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (

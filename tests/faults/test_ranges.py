@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import random
 import typing
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +21,7 @@ from tympan.config.read import parse_training
 from tympan.config.registry import Registry
 from tympan.config.signature import REQUIRED, signature_from_class, signature_from_source
 from tympan.config.st import StTrainConfig
+from tympan.decode.espnet2_options import STREAMING
 from tympan.errors import UserError
 
 REGISTRIES = {name: item for name, item in vars(choices).items() if isinstance(item, Registry)}
@@ -133,7 +134,20 @@ def test_every_number_of_a_training_option_has_a_range(schema: type[Any]) -> Non
             assert option.extra.range, f"{name} has no range"
 
 
-@pytest.mark.parametrize("command", sorted(path.stem for path in Path("src/tympan/bin").glob("*.py")))
+COMMANDS = sorted(path.stem for path in Path("src/tympan/bin").glob("*.py"))
+CHECKED_ELSEWHERE = ("max_batch_s", "max_piece_s", *STREAMING)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "recipe.options"])
+def test_every_number_of_a_command_has_a_range(command: str) -> None:
+    module = importlib.import_module(f"tympan.{command}" if "." in command else f"tympan.bin.{command}")
+    for schema in [item for item in vars(module).values() if isinstance(item, type) and is_dataclass(item)]:
+        for name, option in options_of(schema).items():
+            if numeric(option.type) and not option.is_conf and option.extra.not_yet is None:
+                assert option.extra.range or name in CHECKED_ELSEWHERE, f"{command} --{name} has no range"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_defaults_of_every_command_lie_in_their_ranges(command: str) -> None:
     module = importlib.import_module(f"tympan.bin.{command}")
     for schema in [

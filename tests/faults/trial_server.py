@@ -137,6 +137,7 @@ class Worker:
 def _work(requests: int, answers: int) -> None:
     """In the fork: run each command and answer with its exit code. Does not return."""
     os.setsid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # a command that reads standard input must not read the requests
     descriptor = os.open(OUTPUT, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     for number in (1, 2):
         os.dup2(descriptor, number)

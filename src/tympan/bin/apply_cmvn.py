@@ -24,8 +24,10 @@ class Options:
     norm_means: bool = option(True, help="subtract the mean")
     norm_vars: bool = option(True, help="divide by the standard deviation")
     do_delta: bool = option(False, help="add delta and delta-delta features after normalization")
-    compression_method: int | None = option(None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)")
-    nj: int = option(1, help="number of worker processes")
+    compression_method: int | None = option(
+        None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)", least=1, most=7
+    )
+    nj: int = option(1, help="number of worker processes", least=1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from tympan.errors import UserError
 class Options:
     data_path: str = option("", help="directory with the AISHELL archives or the unpacked corpus (required)")
     stage: str = option("-1", help="first stage, by number or name")
-    cards: int = option(1, help="number of devices to train on, one process per device")
+    cards: int = option(1, help="number of devices to train on, one process per device", least=0)
     performance: bool = option(False, help="run only a few epochs of stage 4, to measure throughput")
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
         None, help="device type; cpu: train on the CPU, with --cards processes; null: detect"
@@ -26,9 +26,9 @@ class Options:
     train_config: str = option("conf/train.yaml", help="training configuration of the recognizer")
     lm_config: str = option("conf/lm.yaml", help="training configuration of the neural LM")
     decode_config: str = option("conf/decode.yaml", help="decoding configuration")
-    n_average: int = option(10, help="number of epochs to average")
+    n_average: int = option(10, help="number of epochs to average", least=0)
     speeds: str = option("0.9 1.0 1.1", help="speed perturbation factors, one copy of the training data per factor")
-    nj: int = option(0, help="number of processes for feature extraction and decoding; 0: one per CPU core")
+    nj: int = option(0, help="number of processes for feature extraction and decoding; 0: one per CPU core", least=0)
     asr_args: str = option("", help="additional options for asr_train")
     lm_args: str = option("", help="additional options for lm_train")
     inference_args: str = option("", help="additional options for asr_inference")

@@ -13,8 +13,8 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     exp_dir: Path = argument(help="directory of a training run")
-    last: int | None = option(None, help="average the last N saved epochs")
-    best: int | None = option(None, help="average the N best epochs by --criterion")
+    last: int | None = option(None, help="average the last N saved epochs", least=1)
+    best: int | None = option(None, help="average the N best epochs by --criterion", least=1)
     criterion: str = option("valid.acc.max", help="criterion for --best, as PHASE.NAME.min|max")
     models: list[Path] = option([], help="average these files instead; may be repeated")
     output: Path | None = option(None, help="output file; null: a descriptive name in exp_dir")

@@ -27,7 +27,7 @@ PURPOSES = {
 
 @dataclass(frozen=True)
 class Options:
-    ngpu: int = option(0, help="number of accelerators that must be available")
+    ngpu: int = option(0, help="number of accelerators that must be available", least=0)
     device: str | None = option(None, help="accelerator type that must be available: cuda, npu, mps")
 
 

@@ -22,7 +22,7 @@ class Options:
         None, help="utt2spk file, for --scope speaker (default: utt2spk next to the features)"
     )
     text: bool = option(False, help="write the matrix as text")
-    nj: int = option(1, help="number of worker processes")
+    nj: int = option(1, help="number of worker processes", least=1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,9 +14,9 @@ from tympan.config import option, parse_args
 @dataclass(frozen=True)
 class Options:
     dir: Path = option(Path("demo"), help="working directory of the demo")
-    nj: int = option(0, help="number of processes; 0: one per CPU core")
-    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
-    seed: int = option(0, help="random seed of the synthesized corpus")
+    nj: int = option(0, help="number of processes; 0: one per CPU core", least=0)
+    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU", least=0)
+    seed: int = option(0, help="random seed of the synthesized corpus", least=0, most=2**32 - 1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -13,7 +13,7 @@ from tympan.errors import UserError
 @dataclass(frozen=True)
 class Options:
     data_dir: Path = argument(help="data directory to repair; the original files are kept in its .backup folder")
-    nj: int = option(1, help="number of worker processes that check audio")
+    nj: int = option(1, help="number of worker processes that check audio", least=1)
     audio: bool = option(
         True, help="also check the audio, and drop recordings that are missing, unreadable or truncated"
     )

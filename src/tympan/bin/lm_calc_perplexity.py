@@ -33,11 +33,14 @@ class Options(DecodeDeviceOptions, ImportOptions):
     key_file: Path | None = option(None, help="score only the utterances listed in this file")
     batch_size: int = option(32, help="number of utterances to score at a time; does not change the result", least=1)
     log_base: float | None = option(
-        None, help="logarithm base, written to the output file `base`; perplexity does not depend on it; null: e"
+        None,
+        help="logarithm base, written to the output file `base`; perplexity does not depend on it; null: e",
+        above=0,
+        most=1e9,
     )
     dtype: Literal["float32", "float64"] = option("float32", help="data type of the computation")
-    seed: int = option(0, help="accepted for compatibility with ESPnet2; has no effect")
-    num_workers: int = option(1, help="accepted for compatibility with ESPnet2; has no effect")
+    seed: int = option(0, help="accepted for compatibility with ESPnet2; has no effect", least=0, most=2**32 - 1)
+    num_workers: int = option(1, help="accepted for compatibility with ESPnet2; has no effect", least=0)
     log_level: LOG_LEVELS = option("INFO", help="logging level")
 
 

@@ -20,7 +20,7 @@ class Options:
     token_type: Literal["char", "word"] = option("char", help="token type")
     non_linguistic_symbols: Path | None = option(None, help="file of symbols that are never split")
     cleaner: list[str] = option([], help="text cleaners to apply before tokenization: remove_spaces, lowercase, ...")
-    cutoff: int = option(0, help="drop tokens that occur this many times or fewer")
+    cutoff: int = option(0, help="drop tokens that occur this many times or fewer", least=0)
     check: list[Path] = option([], help="other `text` file to report the OOV rate of; may be repeated")
 
 

@@ -24,18 +24,26 @@ class Options:
     )
     pitch_postprocess_config: Path | None = option(None, help="Kaldi options for process-kaldi-pitch-feats")
     dither: float | None = option(
-        None, help="amount of dither, overrides --dither in the conf file (Kaldi's default: 1.0; 0: no dither)"
+        None,
+        help="amount of dither, overrides --dither in the conf file (Kaldi's default: 1.0; 0: no dither)",
+        least=0,
+        most=1e6,
     )
     seed: int = option(
-        0, help="random seed of dither and pitch noise; results depend only on the seed and the utterance id"
+        0,
+        help="random seed of dither and pitch noise; results depend only on the seed and the utterance id",
+        least=0,
+        most=2**32 - 1,
     )
-    nj: int = option(1, help="number of worker processes")
+    nj: int = option(1, help="number of worker processes", least=1)
     channel: int | None = option(
-        None, help="channel to use of multi-channel recordings, counted from 0; null: reject such recordings"
+        None, help="channel to use of multi-channel recordings, counted from 0; null: reject such recordings", least=0
     )
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
-    compression_method: int | None = option(None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)")
-    utterances_per_archive: int = option(500, help="maximum number of utterances per archive")
+    compression_method: int | None = option(
+        None, help="Kaldi's --compression-method, 1 to 7 (default: not compressed)", least=1, most=7
+    )
+    utterances_per_archive: int = option(500, help="maximum number of utterances per archive", least=1)
     skip_broken: bool = option(False, help="skip unreadable recordings instead of failing")
     overwrite: bool = option(False, help="remove the features of an earlier run before computing new ones")
     executor: Literal["local", "dask"] = option(
@@ -61,8 +69,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         dither=options.dither,
         seed=options.seed,
     )
-    if options.compression_method is not None and options.compression_method not in range(1, 8):
-        raise UserError(f"--compression_method is {options.compression_method}, allowed: 1 to 7")
     _warn_of_unused(options)
     data = DataDir.read(options.data_dir)
     if options.overwrite:

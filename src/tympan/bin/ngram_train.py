@@ -26,7 +26,7 @@ class Options:
     text: str = argument(
         "-", help="text file, plain or gzip: one sentence per line, tokens separated by spaces; -: standard input"
     )
-    order: int = option(help="order of the model: length of the longest n-grams", short="-o")
+    order: int = option(help="order of the model: length of the longest n-grams", short="-o", least=1)
     arpa: Path | None = option(
         None, help="output ARPA file (.gz: compressed); default: standard output, unless --binary is given"
     )
@@ -35,11 +35,13 @@ class Options:
         None,
         help="discounts to use for orders where they can't be estimated: three numbers; 0.5 1 1.5 if the option has "
         "no value; null: report an error",
+        least=0,
     )
     prune: list[int] = option(
         [],
         help="count thresholds per order, such as 0 0 1: drop n-grams that occur this many times or fewer; the last "
         "threshold also applies to all higher orders",
+        least=0,
     )
     skip_symbols: bool = option(
         False, help="treat <s>, </s> and <unk> in the text as spaces instead of raising an error"
@@ -78,8 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(options: Options) -> None:
-    if options.order < 1:
-        raise UserError(f"--order: must be at least 1, found {options.order}")
     fallback = options.discount_fallback
     if fallback and (len(fallback) != 3 or not all(0 <= d <= n for n, d in enumerate(fallback, start=1))):
         raise UserError(

@@ -14,13 +14,15 @@ from tympan.config import argument, option, parse_args
 class Options:
     data_dir: Path = argument(help="data directory with wav.scp")
     out_dir: Path = argument(help="output directory for the perturbed data and its audio/")
-    speeds: list[float] = option([0.9, 1.0, 1.1], help="speed factors; above 1 is faster and higher in pitch")
+    speeds: list[float] = option(
+        [0.9, 1.0, 1.1], help="speed factors; above 1 is faster and higher in pitch", least=0.1, most=10
+    )
     audio_format: Literal["flac", "wav"] = option("flac", help="format of the written audio (16 bit)")
     prefix_unperturbed: bool = option(
         True, help="also rename utterances at speed 1.0, to sp1.0-ID (as the AISHELL recipe does)"
     )
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
-    nj: int = option(1, help="number of worker processes")
+    nj: int = option(1, help="number of worker processes", least=1)
     executor: Literal["local", "dask"] = option(
         "local", help="where to run the jobs: processes of this machine, or a Dask cluster"
     )

@@ -37,6 +37,8 @@ class Options(BatchOptions):
         None,
         help="length units per second in the first shape file: the sample rate, or 100 for features; null: "
         "durations are shown only if the data is audio",
+        least=1,
+        most=1_000_000,
     )
     nj: int = option(1, help="number of processes that measure lengths", least=1)
     show: int = option(0, help="number of batches to list", least=0)

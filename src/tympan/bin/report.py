@@ -20,7 +20,9 @@ class Options:
     title: str | None = option(None, help="title of the page (default: path of the hypothesis)")
     data_dir: Path | None = option(None, help="Kaldi-style data directory with the audio (wav.scp, segments)")
     embed_audio: bool = option(False, help="embed the audio in the page; false: link to the audio files")
-    spectrograms: int = option(500, help="maximum number of spectrograms, for the utterances with the most errors")
+    spectrograms: int = option(
+        500, help="maximum number of spectrograms, for the utterances with the most errors", least=0
+    )
     unit: Literal["char", "word", "token", "mixed"] | None = option(None, help="unit to score, see `tympan score`")
     utt2spk: Path | None = option(None, help="utt2spk file (default: utt2spk next to REF)")
     case_sensitive: bool = option(False, help="distinguish upper and lower case")
@@ -29,7 +31,7 @@ class Options:
     sclite_compat: bool = option(
         False, help="ignore references without a hypothesis, as sclite does; false: count them as deletions"
     )
-    nj: int = option(1, help="number of processes that read audio")
+    nj: int = option(1, help="number of processes that read audio", least=1)
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
 
 
@@ -97,9 +99,6 @@ def _check(options: Options) -> None:
         mistakes.add(
             "--output", f"{options.output} is a directory: give a file, such as {options.output / 'report.html'}"
         )
-    for name, least in (("nj", 1), ("spectrograms", 0)):
-        if getattr(options, name) < least:
-            mistakes.add(f"--{name}", f"must be at least {least}, found {getattr(options, name)}")
     if options.embed_audio and options.data_dir is None:
         mistakes.add("--embed_audio", "needs the audio: give its data directory with --data_dir")
     mistakes.check()

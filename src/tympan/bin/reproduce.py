@@ -19,7 +19,9 @@ from tympan.runtime.child import child_environment, module_command
 class Options:
     exp_dir: Path = argument(help="directory of a finished training run")
     output_dir: Path | None = option(None, help="output directory of the new run; null: a temporary directory")
-    nproc: int | None = option(None, help="number of training processes; null: the same number as the original run")
+    nproc: int | None = option(
+        None, help="number of training processes; null: the same number as the original run", least=1
+    )
     allow_import: bool = option(
         False, help="allow runs with Python classes outside Tympan (package.module:Class), whose code is then run"
     )

@@ -14,12 +14,16 @@ from tympan.config import option, parse_args
 class Options:
     input: list[Path] = option(help="text file with one sentence per line; may be repeated")
     model_prefix: Path = option(help="prefix of the output files PREFIX.model and PREFIX.vocab")
-    vocab_size: int = option(help="number of pieces")
+    vocab_size: int = option(help="number of pieces", least=1, most=2**31 - 1)
     model_type: Literal["unigram", "bpe", "char", "word"] = option("unigram", help="model type")
-    character_coverage: float = option(1.0, help="fraction of the characters of the text that the model covers")
+    character_coverage: float = option(
+        1.0, help="fraction of the characters of the text that the model covers", above=0, most=1
+    )
     user_defined_symbols: list[str] = option([], help="symbol that is never split; may be repeated")
-    input_sentence_size: int = option(100_000_000, help="maximum number of sentences to train on, sampled at random")
-    seed: int = option(0, help="random seed for sampling sentences")
+    input_sentence_size: int = option(
+        100_000_000, help="maximum number of sentences to train on, sampled at random", least=0, most=2**31 - 1
+    )
+    seed: int = option(0, help="random seed for sampling sentences", least=0, most=2**32 - 1)
     field: str | None = option(
         None, help="columns of the text to use, counted from 1; such as 2- to skip the utterance ids"
     )

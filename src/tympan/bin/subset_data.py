@@ -15,13 +15,15 @@ from tympan.errors import UserError
 class Options:
     data_dir: Path = argument(help="data directory")
     out_dir: Path = argument(help="output directory for the subset")
-    number: int | None = option(None, help="number of utterances to select (per speaker with --how per_speaker)")
+    number: int | None = option(
+        None, help="number of utterances to select (per speaker with --how per_speaker)", least=1
+    )
     how: Literal["even", "first", "last", "shortest", "random", "per_speaker"] = option(
         "even", help="how to select --number utterances; even: evenly spaced over the directory"
     )
     utt_list: Path | None = option(None, help="file whose first column lists the utterances to select")
     spk_list: Path | None = option(None, help="file whose first column lists the speakers to select")
-    seed: int = option(0, help="random seed for --how random")
+    seed: int = option(0, help="random seed for --how random", least=0, most=2**32 - 1)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

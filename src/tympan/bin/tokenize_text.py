@@ -42,9 +42,9 @@ class Options:
         False, help="write the token list instead of the tokens of each line", group=VOCABULARY
     )
     vocabulary_size: int = option(
-        0, help="maximum number of tokens in the list, including added symbols; 0: no limit", group=VOCABULARY
+        0, help="maximum number of tokens in the list, including added symbols; 0: no limit", group=VOCABULARY, least=0
     )
-    cutoff: int = option(0, help="drop tokens that occur this many times or fewer", group=VOCABULARY)
+    cutoff: int = option(0, help="drop tokens that occur this many times or fewer", group=VOCABULARY, least=0)
     add_symbol: list[str] = option(
         [],
         help="SYMBOL:POSITION to add to the list, such as <blank>:0 or <sos/eos>:-1; may be repeated",

@@ -13,10 +13,10 @@ from tympan.config import argument, option, parse_args
 @dataclass(frozen=True)
 class Options:
     data_dir: list[Path] = argument(help="data directories to check")
-    nj: int = option(1, help="number of worker processes that check audio")
+    nj: int = option(1, help="number of worker processes that check audio", least=1)
     audio: bool = option(True, help="check that every recording exists and is complete")
     allow_pipes: bool = option(False, help="run the commands of wav.scp lines that end with '|'")
-    show: int = option(20, help="maximum number of faults to print per kind; 0: all")
+    show: int = option(20, help="maximum number of faults to print per kind; 0: all", least=0)
     report: Path | None = option(None, help="write all faults to this file")
     executor: Literal["local", "dask"] = option(
         "local", help="where to run the audio checks: processes of this machine, or a Dask cluster"

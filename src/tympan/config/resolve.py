@@ -97,6 +97,8 @@ class _Resolver:
                 self.values[option.name] = self._watched(option, self._conf)
             if self.is_complete and self.values[option.name] is REQUIRED:
                 self.mistakes.add("", f"{option.flag} is required ({option.extra.help})")
+            if option.is_required and self.values[option.name] == []:
+                self.mistakes.add(self._where(option.name), "needs at least one value")
         if self.is_complete:
             self._check_ranges()
         for check in (self.rules.check_always, self.rules.check if self.is_complete else None):

@@ -89,8 +89,10 @@ class SearchOptions(Checked):
     ctc_weight: float = option(
         0.5, help="weight of the CTC score; the attention decoder gets 1 - ctc_weight", group=SEARCH, least=0, most=1
     )
-    lm_weight: float = option(1.0, help="weight of the neural language model", group=SEARCH)
-    ngram_weight: float = option(0.9, help="weight of the n-gram score, a log10 probability", group=SEARCH)
+    lm_weight: float = option(1.0, help="weight of the neural language model", group=SEARCH, least=-1e6, most=1e6)
+    ngram_weight: float = option(
+        0.9, help="weight of the n-gram score, a log10 probability", group=SEARCH, least=-1e6, most=1e6
+    )
     ngram_scorer: Literal["full", "part"] = option(
         "full",
         help="tokens that the n-gram scores: full (all tokens) or part (those preselected by decoder and LM)",
@@ -102,15 +104,23 @@ class SearchOptions(Checked):
         group=SEARCH,
     )
     penalty: float = option(
-        0.0, help="bonus added to the score for every token (search lexicon: for every word)", group=SEARCH
+        0.0,
+        help="bonus added to the score for every token (search lexicon: for every word)",
+        group=SEARCH,
+        least=-1e6,
+        most=1e6,
     )
     maxlenratio: float = option(
         0.0,
         help="maximum output length: a positive value is a fraction of the encoder frames, a negative one a number "
         "of tokens; 0: stop by end detection",
         group=SEARCH,
+        least=-1e6,
+        most=1e6,
     )
-    minlenratio: float = option(0.0, help="minimum output length, in the same units as maxlenratio", group=SEARCH)
+    minlenratio: float = option(
+        0.0, help="minimum output length, in the same units as maxlenratio", group=SEARCH, least=-1e6, most=1e6
+    )
     normalize_length: bool = option(False, help="rank hypotheses by score divided by length", group=SEARCH)
     lang_prompt_token: str | None = option(
         None,
@@ -257,7 +267,12 @@ class SpeechDataOptions:
     )
     key_file: Path | None = option(None, help="decode only the utterances whose ids are in this file")
     log_level: LOG_LEVELS = option("INFO", help="logging level")
-    seed: int = option(0, help="accepted for ESPnet2 compatibility; has no effect because decoding is deterministic")
+    seed: int = option(
+        0,
+        help="accepted for ESPnet2 compatibility; has no effect because decoding is deterministic",
+        least=0,
+        most=2**32 - 1,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

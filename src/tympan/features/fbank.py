@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import kaldi_native_fbank as knf
 import numpy as np
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.features.arrays import Floats
-from tympan.features.framing import check_framing
+from tympan.features.framing import Amount, Count, Size, check_framing, check_ranges
 
 _PIECE = 160_000
 """Number of samples passed at a time."""
@@ -19,26 +21,26 @@ _PIECE = 160_000
 class FrameOptions:
     """How audio is split into frames; names and defaults are Kaldi's (with '_' for '-')."""
 
-    sample_frequency: float = 16000.0
-    frame_length: float = 25.0
+    sample_frequency: Size = 16000.0
+    frame_length: Size = 25.0
     """ms"""
-    frame_shift: float = 10.0
+    frame_shift: Size = 10.0
     """ms"""
-    dither: float = 1.0
+    dither: Size = 1.0
     """Standard deviation of the noise added to 16-bit samples; 0: no dither."""
-    preemphasis_coefficient: float = 0.97
+    preemphasis_coefficient: Amount = 0.97
     remove_dc_offset: bool = True
     window_type: str = "povey"
-    blackman_coeff: float = 0.42
+    blackman_coeff: Amount = 0.42
     round_to_power_of_two: bool = True
     snip_edges: bool = True
-    num_mel_bins: int = 23
-    low_freq: float = 20.0
-    high_freq: float = 0.0
+    num_mel_bins: Count = 23
+    low_freq: Amount = 20.0
+    high_freq: Amount = 0.0
     """0 or less: this far below half the sample frequency."""
-    vtln_low: float = 100.0
-    vtln_high: float = -500.0
-    energy_floor: float = 0.0
+    vtln_low: Amount = 100.0
+    vtln_high: Amount = -500.0
+    energy_floor: Size = 0.0
     raw_energy: bool = True
     htk_compat: bool = False
     allow_downsample: bool = False
@@ -60,13 +62,14 @@ class FrameOptions:
                 f"--low-freq={self.low_freq:g} and --high-freq={self.high_freq:g} must form a band between 0 and "
                 f"{half:g} Hz, half of --sample-frequency"
             )
+        check_ranges(self)
 
 
 @dataclass(frozen=True)
 class FbankOptions(FrameOptions):
     """Options of compute-fbank-feats. Kaldi's own default is 23 bins; the recipes' conf files use 80."""
 
-    num_mel_bins: int = 80
+    num_mel_bins: Count = 80
     use_energy: bool = False
     use_log_fbank: bool = True
     use_power: bool = True
@@ -77,8 +80,8 @@ class MfccOptions(FrameOptions):
     """Options of compute-mfcc-feats."""
 
     use_energy: bool = True
-    num_ceps: int = 13
-    cepstral_lifter: float = 22.0
+    num_ceps: Annotated[int, Range(1, 1_000_000)] = 13
+    cepstral_lifter: Size = 22.0
 
 
 def fbank(samples: Floats, options: FbankOptions, *, rng: np.random.Generator | None = None) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tympan.errors import UserError
 from tympan.features.arrays import Floats, Ints
-from tympan.features.framing import check_framing
+from tympan.features.framing import Count, Size, check_framing, check_ranges
 from tympan.features.pitch_track import advance, trace_back
 from tympan.features.windowed_sinc import GridResampler, interpolation_matrix
 
@@ -25,29 +25,29 @@ _BLOCK = 1024
 class PitchOptions:
     """Options of compute-kaldi-pitch-feats, with '_' for '-'."""
 
-    sample_frequency: float = 16000.0
-    frame_length: float = 25.0
+    sample_frequency: Size = 16000.0
+    frame_length: Size = 25.0
     """ms"""
-    frame_shift: float = 10.0
+    frame_shift: Size = 10.0
     """ms"""
-    preemphasis_coefficient: float = 0.0
-    min_f0: float = 50.0
-    max_f0: float = 400.0
-    soft_min_f0: float = 10.0
-    penalty_factor: float = 0.1
-    lowpass_cutoff: float = 1000.0
-    resample_frequency: float = 4000.0
-    delta_pitch: float = 0.005
+    preemphasis_coefficient: Size = 0.0
+    min_f0: Size = 50.0
+    max_f0: Size = 400.0
+    soft_min_f0: Size = 10.0
+    penalty_factor: Size = 0.1
+    lowpass_cutoff: Size = 1000.0
+    resample_frequency: Size = 4000.0
+    delta_pitch: Size = 0.005
     """Ratio between neighbouring lags, less 1."""
-    nccf_ballast: float = 7000.0
+    nccf_ballast: Size = 7000.0
     nccf_ballast_online: bool = False
-    lowpass_filter_width: int = 1
-    upsample_filter_width: int = 5
-    max_frames_latency: int = 0
+    lowpass_filter_width: Count = 1
+    upsample_filter_width: Count = 5
+    max_frames_latency: Count = 0
     """Only affects the latency of online decoding; the result for a whole file is the same."""
-    frames_per_chunk: int = 0
+    frames_per_chunk: Count = 0
     simulate_first_pass_online: bool = False
-    recompute_frame: int = 500
+    recompute_frame: Count = 500
     snip_edges: bool = True
 
     def __post_init__(self) -> None:
@@ -65,6 +65,7 @@ class PitchOptions:
                 f"--lowpass-cutoff={self.lowpass_cutoff:g} must not exceed half of --sample-frequency and "
                 "--resample-frequency"
             )
+        check_ranges(self)
 
     @property
     def window(self) -> int:

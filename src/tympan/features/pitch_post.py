@@ -9,22 +9,23 @@ import numpy as np
 from tympan.errors import UserError
 from tympan.features.arrays import Floats
 from tympan.features.deltas import add_deltas
+from tympan.features.framing import Amount, Count, Size, check_ranges
 
 
 @dataclass(frozen=True)
 class PitchPostOptions:
     """Options of process-kaldi-pitch-feats, with '_' for '-'."""
 
-    pitch_scale: float = 2.0
-    pov_scale: float = 2.0
-    pov_offset: float = 0.0
-    delta_pitch_scale: float = 10.0
-    delta_pitch_noise_stddev: float = 0.005
+    pitch_scale: Amount = 2.0
+    pov_scale: Amount = 2.0
+    pov_offset: Amount = 0.0
+    delta_pitch_scale: Amount = 10.0
+    delta_pitch_noise_stddev: Size = 0.005
     """Noise that hides the quantization of lags; 0: no noise."""
-    normalization_left_context: int = 75
-    normalization_right_context: int = 75
-    delta_window: int = 2
-    delay: int = 0
+    normalization_left_context: Count = 75
+    normalization_right_context: Count = 75
+    delta_window: Count = 2
+    delay: Count = 0
     add_pov_feature: bool = True
     add_normalized_log_pitch: bool = True
     add_delta_pitch: bool = True
@@ -36,6 +37,7 @@ class PitchPostOptions:
                 "at least one of --add-pov-feature, --add-normalized-log-pitch, --add-delta-pitch and "
                 "--add-raw-log-pitch must be true"
             )
+        check_ranges(self)
 
     @property
     def dim(self) -> int:

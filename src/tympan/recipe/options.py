@@ -36,12 +36,16 @@ class RecipeOptions:
         group=RUN,
     )
     force: bool = option(False, help="run the stages again even if they are done (Tympan)", group=RUN)
-    nj: int = option(0, help="number of processes for feature extraction and decoding; 0: one per CPU core", group=RUN)
-    verbose: int = option(0, help="verbosity; 2 or more prints debug messages", group=RUN)
+    nj: int = option(
+        0, help="number of processes for feature extraction and decoding; 0: one per CPU core", group=RUN, least=0
+    )
+    verbose: int = option(0, help="verbosity; 2 or more prints debug messages", group=RUN, least=0)
     debugmode: int = option(
         1,
         help="0: allow non-deterministic cuDNN algorithms; 1: deterministic; 2: also detect anomalous gradients",
         group=RUN,
+        least=0,
+        most=2,
     )
     backend: Literal["pytorch"] = option(
         "pytorch", help="accepted for compatibility with ESPnet1; always pytorch", group=RUN
@@ -69,7 +73,7 @@ class RecipeOptions:
         "char", help="token type; phn: phones of a lexicon (Tympan)", group=DATA
     )
     lexicon: str = option("conf/lexicon.txt", help="pronunciation lexicon for token_type phn, WORD P1 P2 ... per line (Tympan)", group=DATA)  # fmt: skip  # noqa: E501
-    nbpe: int = option(30, help="number of tokens for token_type bpe (Tympan)", group=DATA)
+    nbpe: int = option(30, help="number of tokens for token_type bpe (Tympan)", group=DATA, least=1)
 
     lm_config: str = option(
         "conf/lm.yaml", help="training configuration of the neural LM; empty: no neural LM", group=LM
@@ -79,7 +83,7 @@ class RecipeOptions:
         "", help="LM checkpoint to start from; empty: continue an interrupted run; false: start from scratch", group=LM
     )
     lm_args: str = option("", help="additional options for lm_train (Tympan)", group=LM)
-    n_gram: int = option(4, help="order of the n-gram LM; 0: no n-gram LM", group=LM)
+    n_gram: int = option(4, help="order of the n-gram LM; 0: no n-gram LM", group=LM, least=0)
     ngramtag: str = option("", help="name of the n-gram LM; empty: its order", group=LM)
     lm_text: list[str] = option([], help="text file for the language models besides the training transcripts, one sentence per line; may be repeated (Tympan)", group=LM)  # fmt: skip  # noqa: E501
 
@@ -93,18 +97,20 @@ class RecipeOptions:
     resume: str = option(
         "", help="checkpoint to start from; empty: continue an interrupted run; false: start from scratch", group=ASR
     )
-    ngpu: int = option(1, help="number of accelerators for LM and ASR training; 0: train on the CPU", group=ASR)
+    ngpu: int = option(
+        1, help="number of accelerators for LM and ASR training; 0: train on the CPU", group=ASR, least=0
+    )
     device: Literal["cpu", "cuda", "npu", "mps"] | None = option(
         None, help="device type; null: detect (Tympan)", group=ASR
     )
-    nproc: int = option(1, help="number of training processes on the CPU (Tympan)", group=ASR)
-    N: int = option(0, help="number of batches per epoch, for debugging; 0: all", group=ASR)
+    nproc: int = option(1, help="number of training processes on the CPU (Tympan)", group=ASR, least=1)
+    N: int = option(0, help="number of batches per epoch, for debugging; 0: all", group=ASR, least=0)
     asr_args: str = option("", help="additional options for asr_train (Tympan)", group=ASR)
 
     decode_config: str = option(
         "conf/decode.yaml", help="decoding configuration, with ESPnet1 or ESPnet2 keys", group=DECODING
     )
-    n_average: int = option(10, help="maximum number of epochs to average for decoding; epochs whose validation result is much worse than the best are skipped; 0: use recog_model", group=DECODING)  # fmt: skip  # noqa: E501
+    n_average: int = option(10, help="maximum number of epochs to average for decoding; epochs whose validation result is much worse than the best are skipped; 0: use recog_model", group=DECODING, least=0)  # fmt: skip  # noqa: E501
     average: Literal["last", "best"] = option("last", help="epochs to average: the last, or the best by the first best_model_criterion of train_config (Tympan)", group=DECODING)  # fmt: skip  # noqa: E501
     recog_model: str = option("", help="model to decode with if n_average is 0, such as model.loss.best or 7epoch; empty: the best epoch by the first best_model_criterion of train_config", group=DECODING)  # fmt: skip  # noqa: E501
     inference_args: str = option("", help="additional options for asr_inference (Tympan)", group=DECODING)
@@ -179,9 +185,9 @@ class NewOptions:
     lexicon: Path | None = option(
         None, help="pronunciation lexicon, WORD P1 P2 ... per line; its phones become the tokens"
     )
-    nbpe: int | None = option(None, help="number of tokens for token_type bpe; null: chosen by the data")
+    nbpe: int | None = option(None, help="number of tokens for token_type bpe; null: chosen by the data", least=1)
     lm_text: list[Path] = option([], help="text file for the language models, one sentence per line; may be repeated")
-    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU")
+    ngpu: int = option(0, help="number of accelerators to train on; 0: train on the CPU", least=0)
 
 
 def with_defaults(defaults: Mapping[str, object], *, corpus: str) -> type[RecipeOptions]:

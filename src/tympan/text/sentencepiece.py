@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -65,12 +66,17 @@ def train_sentencepiece(
     missing = [f"{os.fspath(path)}: no such text file" for path in inputs if not Path(path).is_file()]
     if missing:
         raise UserError("\n".join(missing))
+    sentences = _sentences(inputs, field)
+    first = next(sentences, None)
+    if first is None:
+        columns = "" if field is None else f" in the columns that --field {field} selects"
+        raise UserError(f"--input {' '.join(str(path) for path in inputs)}: there is no text{columns}")
     prefix = Path(model_prefix)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     sentencepiece.set_random_generator_seed(seed)
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(inputs, field),
+            sentence_iterator=itertools.chain([first], sentences),
             model_prefix=os.fspath(prefix),
             vocab_size=vocab_size,
             model_type=model_type,
@@ -81,7 +87,10 @@ def train_sentencepiece(
             minloglevel=2,
         )
     except (RuntimeError, OSError, ValueError) as error:
-        raise UserError(f"sentencepiece could not train {prefix}.model: {_reason(error)}") from None
+        chosen = f"vocab_size {vocab_size}, model_type {model_type}, character_coverage {character_coverage:g}"
+        if user_defined_symbols:
+            chosen += f", user_defined_symbols {' '.join(user_defined_symbols)}"
+        raise UserError(f"sentencepiece could not train {prefix}.model with {chosen}: {_reason(error)}") from None
     return prefix.with_name(f"{prefix.name}.model")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -122,9 +123,12 @@ def vocabulary_from_counts(
 
 
 def _parse_symbol(entry: str) -> tuple[str, int]:
-    symbol, colon, position = entry.rpartition(":")
-    if not colon or not symbol.strip() or not position.strip().lstrip("-").isdigit():
-        raise UserError(f"add_symbol: expected SYMBOL:POSITION such as '<blank>:0' or '<sos/eos>:-1', found '{entry}'")
+    symbol, _, position = entry.rpartition(":")
+    if not symbol.strip() or re.fullmatch(r"\s*-?[0-9]{1,9}\s*", position) is None:
+        raise UserError(
+            "add_symbol and add_nonsplit_symbol: expected SYMBOL:POSITION such as '<blank>:0' or '<sos/eos>:-1', found "
+            f"'{entry}'"
+        )
     return symbol.strip(), int(position)
 
 

@@ -1,0 +1,77 @@
+"""Random values for the options of every command besides training: one message, or results that make sense."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.faults.command_families import COMMANDS, WEIGHTS, make_more
+from tests.faults.config_families import Materials
+from tests.faults.config_mutations import make_trial
+from tests.faults.test_config_mutations import SEED, TRIALS, faults
+
+pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+
+
+@pytest.fixture(scope="module")
+def materials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Materials]:
+    made = Materials.make(tmp_path_factory.mktemp("materials"))
+    make_more(made)
+    yield made
+    made.server.close()
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    level = logging.getLogger().level
+    logging.getLogger().setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+    logging.getLogger().setLevel(level)
+
+
+@pytest.mark.parametrize("family", COMMANDS)
+def test_without_a_change_every_command_succeeds(materials: Materials, family: str) -> None:
+    for number in range(1, 7):
+        trial = make_trial(number, materials.folder, family=family, most_changes=0, families=COMMANDS, weights=WEIGHTS)
+        assert replace(trial, always_runs=False).run(materials) == ("accepted", "")
+
+
+def test_random_options(materials: Materials) -> None:
+    assert faults(materials, range(200), families=COMMANDS, weights=WEIGHTS) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("part", range(4))
+def test_many_random_options(materials: Materials, part: int) -> None:
+    """800 calls. `make soak` sets a larger number, and TYMPAN_SEED other values."""
+    first = 1000 + SEED * 1_000_000 + part * TRIALS
+    assert faults(materials, range(first, first + TRIALS), families=COMMANDS, weights=WEIGHTS) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "options", "message"),
+    [
+        ("split", {"scps": []}, "--scps: needs at least one value"),
+        (
+            "features",
+            {"feats_type": "mfcc", "mfcc_config": {"cepstral-lifter": "-inf"}},
+            "--cepstral-lifter must be",
+        ),
+        ("apply_cmvn", {"compression_method": -8}, "--compression_method: must be between 1 and 7, found -8"),
+        ("sentencepiece", {"seed": -3}, "seed: must be between 0 and 4294967295, found -3"),
+        ("sentencepiece", {"field": "9"}, "there is no text in the columns that --field 9 selects"),
+        ("sentencepiece", {"vocab_size": 2}, "model with vocab_size 2, model_type "),
+        ("tokenize", {"write_vocabulary": True, "add_nonsplit_symbol": ["x"]}, "add_symbol and add_nonsplit_symbol: "),
+    ],
+)
+def test_a_mistake_is_named(materials: Materials, family: str, options: dict[str, object], message: str) -> None:
+    trial = make_trial(1, materials.folder, family=family, most_changes=0, families=COMMANDS, weights=WEIGHTS)
+    outcome, what = replace(trial, config={**trial.config, **options}, always_runs=False).run(materials)
+    assert (outcome, message in what) == ("rejected", True), what
