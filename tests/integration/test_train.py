@@ -13,6 +13,7 @@ import torch
 import yaml
 from train_corpus import command, environment, run, same_weights, weights
 
+from tympan.bin import asr_train
 from tympan.training.checkpoint import read_reporter
 
 GOLDEN = Path(__file__).with_name("golden_losses.txt")
@@ -185,6 +186,24 @@ def test_collect_stats_of_a_part_and_the_parts_together(beeps: Path, tmp_path: P
     assert joined["sum"] == pytest.approx(whole["sum"])
     shapes = [(tmp_path / name / "train" / "speech_shape").read_text().splitlines() for name in ("joined", "whole")]
     assert sorted(shapes[0]) == sorted(shapes[1])
+
+
+@pytest.mark.parametrize(
+    ("options", "advised"),
+    [
+        (["--dry_run", "true"], True),
+        (["--dry_run", "true", "--use_amp", "true"], False),
+        (["--dry_run", "true", "--train_dtype", "float64"], False),
+        (["--collect_stats", "true"], False),  # recipes collect statistics without --asr_args, and nothing is trained
+    ],
+)
+def test_bfloat16_is_advised_where_it_would_help(
+    beeps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], advised: bool
+) -> None:
+    monkeypatch.setattr("tympan.runtime.cpu.has_fast_bfloat16", lambda: True)
+    assert asr_train.main(["--config", str(beeps), "--output_dir", str(tmp_path), *options]) == 0
+    log = (tmp_path / "train.log").read_text(encoding="utf-8")
+    assert ("this CPU has bfloat16 instructions" in log) is advised
 
 
 def test_dry_run_builds_and_stops(beeps: Path, tmp_path: Path) -> None:

@@ -82,11 +82,11 @@ def _extra(name: str) -> str:
 
 def _machine() -> str:
     from tympan.recipe.check import machine
-    from tympan.runtime.cpu import FAST_BFLOAT16, has_fast_bfloat16
+    from tympan.runtime.cpu import FAST_BFLOAT16, IN_A_RECIPE, has_fast_bfloat16
 
     lines = [f"{name}: {value}" for name, value in machine(Path.cwd())]
     if has_fast_bfloat16():
-        lines.append(FAST_BFLOAT16)
+        lines.append(FAST_BFLOAT16 + IN_A_RECIPE)
     return f"\n  {'':<20} ".join(lines)
 
 

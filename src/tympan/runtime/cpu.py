@@ -8,9 +8,10 @@ from typing import Protocol
 
 CPUINFO = Path("/proc/cpuinfo")
 FAST_BFLOAT16 = (
-    "this CPU has bfloat16 instructions: training with --use_amp true may be about twice as fast (in a recipe: "
-    "--asr_args '--use_amp true')"
+    "this CPU has bfloat16 instructions: training with --use_amp true may be faster, a Conformer about twice as fast"
 )
+IN_A_RECIPE = " (in a recipe: --asr_args '--use_amp true')"
+"""Where the option of `FAST_BFLOAT16` is given."""
 
 
 class Precision(Protocol):

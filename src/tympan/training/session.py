@@ -127,14 +127,14 @@ def _work(task: AnyTask, config: TrainConfig, device_kind: str, ranks: Ranks | N
         logging.info("CPU cores of this process: %s", ", ".join(map(str, cores)) or "all")
     comm = join_ranks(config, device, ranks)
     logging.info("%s training on %s, process %d of %d", task.name, describe(device), rank + 1, comm.size)
-    if device.type == "cpu" and should_advise_bfloat16(config):
-        logging.info(FAST_BFLOAT16)
     try:
         if config.collect_stats:
             return _collect(task, config, directory)
         if _builds_model_only(config):
             _build_model_only(task, config, device)
             return 0
+        if device.type == "cpu" and should_advise_bfloat16(config):
+            logging.info(FAST_BFLOAT16)
         trainer = build_trainer(task, config, comm=comm, device=device, stop=stop)
         if config.dry_run:
             logging.info("--dry_run true: everything was built; nothing was trained")
