@@ -40,7 +40,8 @@ def test_sets_and_estimate_before_stage_0(mine: Path, capsys: pytest.CaptureFixt
     for name in ("train", "dev"):
         line = f"  {name:<10} {mine.parent / name}: 3 utterances, 1 speakers, 0.00 h of audio at 8000 Hz: no faults"
         assert line in said
-    assert "3.0 s of training data (counted now)" in said
+    speeds = "speed perturbation: one of 0.85 0.9 0.95 1 1.05 1.1 1.15 1.2 1.25 for each utterance"
+    assert f"3.0 s of training data (counted now); {speeds}" in said
     assert "   4 train  " in said
     assert said.endswith("all checks passed\n")
 
@@ -52,10 +53,52 @@ def test_faults_of_the_data_are_reported(mine: Path, capsys: pytest.CaptureFixtu
     with pytest.raises(UserError) as caught:
         check()
     assert "train1.wav: there is no such file" in str(caught.value)
-    assert "text:1: " in str(caught.value)
-    assert "carriage return" in str(caught.value)
+    assert re.search(r"dev/text:1: the line ends with .*\(and 2 more like this\)\n", str(caught.value))
     assert f"`tympan validate_data {mine.parent / 'train'}` lists all faults" in str(caught.value)
     assert "all checks passed" not in capsys.readouterr().out
+
+
+def test_every_kind_of_fault_is_shown(mine: Path) -> None:
+    """Before, the first five faults, mostly of one kind, hid the others."""
+    text = mine.parent / "dev" / "text"
+    text.write_text("".join(f"{line}\r\n" for line in reversed(text.read_text().splitlines())))
+    with pytest.raises(UserError) as caught:
+        check()
+    assert "dev/text:1: the line ends with a carriage return" in str(caught.value)
+    assert "dev/text:2: 'dev1' comes after 'dev2'" in str(caught.value)
+    assert "sorts the files, removes carriage returns and drops entries that can't be used" in str(caught.value)
+
+
+def test_missing_recordings_of_a_large_set(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not all recordings are read, but each must exist."""
+    monkeypatch.setattr("tympan.recipe.check.MOST_DECODED", 2)
+    assert check("--stop_stage", "0") == 0
+    assert "train: 3 utterances, 1 speakers, 0.00 h of audio at 8000 Hz (2 of the recordings read)" in (
+        capsys.readouterr().out
+    )
+    (mine.parent / "train" / "train1.wav").unlink()
+    with pytest.raises(UserError, match=r"'train1': .*train1\.wav: there is no such file"):
+        check("--stop_stage", "0")
+
+
+def test_channels_that_differ_are_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sets = {f"{name}_dir": data_dir(tmp_path / name, channels=2) for name in ("train", "dev")}
+    new_recipe(NewOptions(name=tmp_path / "mine", **sets))
+    monkeypatch.chdir(tmp_path / "mine")
+    assert check("--stop_stage", "0") == 0
+    assert "the channels of 3 of 3 multi-channel recordings differ, such as" in capsys.readouterr().out
+
+
+def test_a_lexicon_of_another_language(mine: Path) -> None:
+    Path("conf/lexicon.txt").write_text("go g\nstop s\n")
+    with pytest.raises(
+        UserError, match=r"conf/lexicon\.txt lacks 8 of the 8 words of .*, such as GO, A, STOP and 1 more:"
+    ):
+        check("--stop_stage", "2")
 
 
 def test_a_model_that_training_would_refuse(mine: Path) -> None:

@@ -21,7 +21,7 @@ from tympan.recipe.custom import new_recipe
 from tympan.recipe.options import NewOptions
 from tympan.recipe.recipe import Recipe, parse_options
 from tympan.recipe.sizing import Plan, choose_tokens, make_plan, size_for, spelled
-from tympan.recipe.survey import Survey, shared, survey
+from tympan.recipe.survey import Survey, several_channels, shared, survey
 from tympan.recipe.training_steps import asr_arguments
 
 
@@ -55,9 +55,10 @@ def test_what_sets_share(tmp_path: Path) -> None:
     assert shared(train, dev) == [
         f"{tmp_path / 'train'} and {tmp_path / 'dev'} have recordings with 8000 Hz, 16000 Hz: convert them to one "
         "sample rate",
-        f"{tmp_path / 'dev'} has recordings with 2 channels: their mean is used; to use channel N, add the "
-        "line 'channel: N' to conf/train.yaml (decoding then uses it too)",
     ]
+    assert several_channels([train]) == []
+    (line,) = several_channels([train, dev])
+    assert line.startswith(f"recordings with up to 2 channels in {tmp_path / 'dev'}: their mean is used.")
     same = shared(train, train)
     assert same[0].startswith("3 of 3 recordings of ")
     assert same[1].startswith("1 of 1 speakers of ")
@@ -68,6 +69,36 @@ def test_missing_audio_is_reported_with_the_command_that_lists_all(tmp_path: Pat
     (directory / "train1.wav").unlink()
     with pytest.raises(UserError, match=rf"train1\.wav: .*`tympan validate_data {directory}` lists every fault"):
         survey(directory)
+
+
+def test_stereo_training_data_is_named(tmp_path: Path) -> None:
+    """Before, only the other sets were: a mean with a silent channel, or with another speaker, went unnoticed."""
+    train, dev = data_dir(tmp_path / "train", channels=2), data_dir(tmp_path / "dev")
+    said = new_recipe(NewOptions(name=tmp_path / "mine", train_dir=train, dev_dir=dev))
+    assert f"warning: recordings with up to 2 channels in {train}: their mean is used." in "\n".join(said)
+
+
+def test_words_that_the_lexicon_lacks(tmp_path: Path) -> None:
+    """They become <unk> in training, so a lexicon without most of them is a mistake."""
+    sets = {f"{name}_dir": data_dir(tmp_path / name) for name in ("train", "dev")}
+    lexicon = tmp_path / "lexicon.txt"
+    lexicon.write_text("GO g\nSTOP s t\n")
+    said = new_recipe(NewOptions(name=tmp_path / "mine", lexicon=lexicon, **sets))
+    expected = f"training text: 3 of 8 words (37.5 %) are not in {lexicon} and become <unk>: A, B; add them to "
+    assert any(line.startswith(expected) for line in said)
+    lexicon.write_text("go g\nstop s t\nB b\n")
+    text = re.escape(str(tmp_path / "train" / "text"))
+    with pytest.raises(UserError, match=rf"lacks 7 of the 8 words of {text}, such as GO, A, STOP: check its language"):
+        new_recipe(NewOptions(name=tmp_path / "other", lexicon=lexicon, **sets))
+
+
+@pytest.mark.parametrize(("rate", "highest"), [(16000, None), (44100, 8000)])
+def test_features_leave_out_what_is_above_speech(tmp_path: Path, rate: int, highest: int | None) -> None:
+    """At 44.1 kHz, the few mel bands would otherwise cover 22 kHz."""
+    sets = {f"{name}_dir": data_dir(tmp_path / name, rate=rate) for name in ("train", "dev")}
+    new_recipe(NewOptions(name=tmp_path / "mine", **sets))
+    config = yaml.safe_load((tmp_path / "mine" / "conf" / "train.yaml").read_text(encoding="utf-8"))
+    assert (config["frontend_conf"]["fs"], config["frontend_conf"]["fmax"]) == (rate, highest)
 
 
 def test_sizes_grow_with_the_hours() -> None:

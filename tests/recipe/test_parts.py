@@ -80,7 +80,7 @@ def test_token_lists() -> None:
     sentences = ["GO YES", "YES"]
     assert recipe("--token_type", "word").tokens.find(sentences, Path("text"))[2:-1] == ["GO", "YES"]
     assert recipe("--token_type", "phn").tokens.find(sentences, Path("text"))[2:-1] == ["EH", "G", "OW", "S", "Y"]
-    with pytest.raises(UserError, match=r"conf/lexicon\.txt has none of the words of text \(such as 'STOP'\)"):
+    with pytest.raises(UserError, match=r"conf/lexicon\.txt lacks 1 of the 1 words of text, such as STOP: check"):
         recipe("--token_type", "phn").tokens.find(["STOP"], Path("text"))
     with pytest.raises(UserError, match="text contains no text"):
         recipe().tokens.find([""], Path("text"))
@@ -117,6 +117,34 @@ def test_raw_audio() -> None:
     assert raw.features.recordings(["dev"]) == [Path("data/dev/wav.scp")]
     assert (raw.features.steps_per_second, raw.features.step_dim, raw.features.copies) == (16_000, 1, 1.0)
     assert raw.features.disk_bytes(100.0, changed_s=50.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("written", "rate"),
+    [
+        ("frontend_conf: {fs: 8k}", 8000),
+        ("frontend_conf: {fs: 44100}", 44100),
+        ("{preprocessor_conf: {fs: 8000}, frontend_conf: {fs: 16000}}", 8000),
+        ("{}", 16000),
+    ],
+)
+def test_seconds_of_raw_audio_have_the_sample_rate_of_the_training(
+    written: str, rate: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, `--check` measured 5 s of noise at 16 kHz for every sample rate."""
+    import torch
+
+    monkeypatch.chdir(tmp_path)
+    Path("train.yaml").write_text(written)
+    raw = recipe("--feats_type", "raw", "--train_config", "train.yaml")
+    assert raw.features.steps_per_second == rate
+    assert raw.features.noise(0.5, torch.device("cpu")).shape == (2, rate // 2)
+
+
+def test_speeds_have_one_owner() -> None:
+    with pytest.raises(UserError, match=r"--speeds 1\.0 and --asr_args '--speed_perturb \.\.\.' set the same factors"):
+        recipe("--feats_type", "raw", "--speeds", "1.0", "--asr_args", "--speed_perturb 0.9 1.1").features.check()
+    recipe("--feats_type", "raw", "--asr_args", "--speed_perturb 0.9 1.1").features.check()
 
 
 @pytest.mark.parametrize(

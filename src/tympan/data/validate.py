@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -33,6 +35,8 @@ class Report:
     tables: Tables
     infos: Infos
     """Header information of the readable recordings."""
+    is_sampled: bool = False
+    """Whether `infos` are those of a part of the recordings."""
 
     @property
     def errors(self) -> list[Fault]:
@@ -48,6 +52,8 @@ class Report:
         text = f"{self.path}: {utterances} utterances, {speakers} speakers"
         if self.infos:
             hours = sum(info.duration_s for info in self.infos.values()) / 3600
+            if self.is_sampled:
+                hours *= len(self.tables["wav.scp"].entries) / len(self.infos)
             rates = ", ".join(f"{rate} Hz" for rate in sorted({info.rate for info in self.infos.values()}))
             text += f", {hours:.2f} h of audio at {rates}"
             channels = sorted({info.channels for info in self.infos.values()})
@@ -60,11 +66,17 @@ def validate(
     *,
     nj: int = 1,
     audio: bool = True,
+    most_decoded: int | None = None,
     allow_pipes: bool = False,
     executor: Literal["local", "dask"] = "local",
     dask_address: str | None = None,
 ) -> Report:
-    """Check a data directory; with `audio`, also every recording (compressed ones are decoded completely)."""
+    """Check a data directory; with `audio`, also every recording (compressed ones are decoded completely).
+
+    Of more than `most_decoded` recordings, only so many are read. The others only have to exist.
+    """
+    if directory.is_file():
+        raise UserError(f"{directory}: not a data directory; `tympan manifest_data` makes one from a manifest")
     if not directory.is_dir():
         raise UserError(f"{directory}: no such data directory")
     tables = {name: scan_table(directory / name) for name in known_files(directory)}
@@ -79,18 +91,20 @@ def validate(
     faults += _speaker_faults(tables)
     faults += _place_faults(directory, tables)
     infos: Infos = {}
+    step = 1
     if "wav.scp" in tables:
+        wav = tables["wav.scp"]
+        step = 1 if most_decoded is None else max(1, math.ceil(len(wav.entries) / most_decoded))
+        faults += _missing_recordings(directory, wav) if audio and step > 1 else []
         different: list[str] = []
-        for fault, found, differ in _audio_faults(
-            directory, tables["wav.scp"], nj, audio, allow_pipes, executor, dask_address
-        ):
+        for fault, found, differ in _audio_faults(directory, wav, step, nj, audio, allow_pipes, executor, dask_address):
             faults += fault
             infos.update(found)
             different += differ
-        faults += _channel_faults(tables["wav.scp"], infos, different)
-        faults += _rate_faults(tables["wav.scp"], infos)
+        faults += _channel_faults(wav, infos, different)
+        faults += _rate_faults(wav, infos)
         faults += _length_faults(tables, infos)
-    return Report(directory, sorted(set(faults)), tables, infos)
+    return Report(directory, sorted(set(faults)), tables, infos, is_sampled=step > 1)
 
 
 def _utterance_table(tables: Tables) -> ScannedTable:
@@ -194,6 +208,7 @@ def _place_faults(directory: Path, tables: Tables) -> Iterator[Fault]:
 def _audio_faults(
     directory: Path,
     wav: ScannedTable,
+    step: int,
     nj: int,
     audio: bool,
     allow_pipes: bool,
@@ -216,7 +231,7 @@ def _audio_faults(
     )
     if not audio:
         return
-    items = [(key, source) for key, source in wav.entries.items() if key not in refused]
+    items = [(key, source) for key, source in list(wav.entries.items())[::step] if key not in refused]
     chunks = [items[start : start + _CHUNK] for start in range(0, len(items), _CHUNK)]
     job = partial(_check_recordings, directory, allow_pipes)
     for infos, problems, different in map_jobs(
@@ -230,6 +245,12 @@ def _audio_faults(
         unit="file",
     ):
         yield [wav.fault(key, kind, f"'{key}': {message}") for key, kind, message in problems], infos, different
+
+
+def _missing_recordings(directory: Path, wav: ScannedTable) -> Iterator[Fault]:
+    for key, source in wav.entries.items():
+        if not is_pipe(source) and not os.path.exists(split_ark(location := locate(source, directory))[0]):
+            yield wav.fault(key, "missing-audio", f"'{key}': {location}: there is no such file")
 
 
 def _check_recordings(

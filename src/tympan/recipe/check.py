@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
-from tympan.data.kaldi_dir import read_table
+from tympan.data.kaldi_dir import DataDir
+from tympan.data.table_faults import Fault
 from tympan.errors import UserError
 from tympan.recipe.advice import shorten
 from tympan.recipe.console import in_bytes, in_words
@@ -35,8 +37,8 @@ if TYPE_CHECKING:
     from tympan.recipe.estimate import Estimate
 
 
-LARGE_SET = 5000
-SHOWN_FAULTS = 5
+MOST_DECODED = 2000
+"""Recordings of a set that are read: reading all of a large set would take minutes."""
 
 
 def check_configuration(recipe: Recipe, start: int, stop: int) -> None:
@@ -81,18 +83,27 @@ def _check_data(recipe: Recipe) -> list[str]:
     for name, place in recipe.corpus.directories.items():
         if not (place / "wav.scp").is_file():
             continue  # reported with the configuration
-        # Compressed recordings are decoded to their end, which would take minutes for large sets.
-        is_small = len(read_table(place / "wav.scp")) <= LARGE_SET
-        report = validate(place, nj=recipe.options.jobs, audio=is_small)
-        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.kinds().items()))
-        print(f"  {name:<10} {report.describe()}: {kinds or 'no faults'}{'' if is_small else ' (audio not checked)'}")
-        errors = report.errors
-        if errors:
-            more = [f"... and {len(errors) - SHOWN_FAULTS} more"] if len(errors) > SHOWN_FAULTS else []
-            listed = [*map(str, errors[:SHOWN_FAULTS]), *more]
-            problems.append("\n".join([*listed, f"`tympan validate_data {place}` lists all faults, `tympan fix_data "
-                                                f"{place}` drops broken entries."]))  # fmt: skip
+        report = validate(place, nj=recipe.options.jobs, most_decoded=MOST_DECODED)
+        sampled = f" ({len(report.infos)} of the recordings read)" if report.is_sampled else ""
+        print(f"  {name:<10} {report.describe()}{sampled}{'' if report.faults else ': no faults'}")
+        for fault in _examples([fault for fault in report.faults if fault.is_warning]):
+            print(f"    {fault}")
+        if report.errors:
+            quoted = shlex.quote(str(place))
+            problems += [
+                *_examples(report.errors),
+                f"`tympan validate_data {quoted}` lists all faults. `tympan fix_data {quoted}` sorts the files, "
+                "removes carriage returns and drops entries that can't be used; it keeps a copy.",
+            ]
     return problems
+
+
+def _examples(faults: Sequence[Fault]) -> list[str]:
+    """The first fault of each kind in each file, with the number of the others."""
+    groups: dict[tuple[str, str], list[Fault]] = {}
+    for fault in faults:
+        groups.setdefault((fault.file, fault.kind), []).append(fault)
+    return [f"{first}{f' (and {len(others)} more like this)' if others else ''}" for first, *others in groups.values()]
 
 
 def _print_estimate(found: Estimate, options: RecipeOptions, start: int, stop: int) -> list[str]:
@@ -151,7 +162,7 @@ def _configurations(
     checks.append(("features", 1, recipe.features.check))
     # The corpus may contain the lexicon, which stage -1 unpacks.
     if any(start > -1 or not file.is_relative_to(options.data) for file in tokens.needs):
-        checks.append(("lexicon", 2, tokens.tokenizer))
+        checks.append(("lexicon", 2, lambda: _check_tokens(recipe)))
     checks.append(("lm_text", 3, lambda: require_lm_text(options)))
     if options.lm_config:
         checks.append(("resume", 3, lambda: require_checkpoint(options.lm_resume, "--lm_resume")))
@@ -165,6 +176,14 @@ def _configurations(
     return [
         (name, mistake) for name, mistake in found if mistake is not None or name not in ("data", "resume", "lm_text")
     ]
+
+
+def _check_tokens(recipe: Recipe) -> None:
+    """UserError for a lexicon that is missing, or that lacks most words of a training text that exists now."""
+    recipe.tokens.tokenizer()
+    place = recipe.corpus.directories.get(recipe.corpus.train)
+    if place is not None and _mistake(lambda: DataDir.read(place)) is None:
+        recipe.tokens.check_text(list(DataDir.read(place).text.values()), place / "text")
 
 
 def _check_training(recipe: Recipe, *, builds_model: bool) -> None:

@@ -17,7 +17,7 @@ from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
 from tympan.recipe.draft import make_draft
 from tympan.recipe.options import NewOptions, RecipeOptions
-from tympan.recipe.survey import shared, survey
+from tympan.recipe.survey import several_channels, shared, survey
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.child import PYTHON
 
@@ -114,8 +114,9 @@ def new_recipe(options: NewOptions) -> list[str]:
     _write(options.name / "run.sh", RUN_SH.format(tympan=Path(PYTHON).with_name("tympan")))
     (options.name / "run.sh").chmod(0o755)
     described = [f"{found.path}: {found.describe()}" for found in (train, dev, *tests)]
-    warnings = [f"warning: {line}" for other in (dev, *tests) for line in shared(train, other)]
-    return [*described, *draft.notes, *dict.fromkeys(warnings)]
+    warnings = [line for other in (dev, *tests) for line in shared(train, other)]
+    warnings += several_channels([train, dev, *tests])
+    return [*described, *draft.notes, *(f"warning: {line}" for line in dict.fromkeys(warnings))]
 
 
 def _with_data_dirs(options: NewOptions) -> NewOptions:

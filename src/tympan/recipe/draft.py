@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -14,11 +15,17 @@ from tympan.files import read_text
 from tympan.recipe.options import NewOptions
 from tympan.recipe.sizing import SIZES, Plan, choose_tokens, make_plan, spelled
 from tympan.recipe.survey import Survey, unknown_words
+from tympan.recipe.tokens import describe_missing, require_words
 from tympan.runtime.memory import memory_bytes
+
+if TYPE_CHECKING:
+    from tympan.text.lexicon import Lexicon
 
 CONF = Path(__file__).parent / "conf"
 MAX_WORDS = 200_000
 """Largest word list that is made from --lm_text."""
+SPEECH_BAND_HZ = 8000
+"""Higher frequencies are left out of the features of recordings such as those at 44.1 kHz."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,7 @@ def make_draft(options: NewOptions, train: Survey, dev: Survey) -> Draft:
 
     words = _known_words(train, options.lm_text)
     lexicon = None if options.lexicon is None else read_lexicon(options.lexicon)
+    notes = [] if lexicon is None else _training_coverage(lexicon, train, options)
     given = options.token_type if lexicon is None else "phn"
     tokens = choose_tokens(train, dev, given=given, known=words, nbpe=options.nbpe)
     plan = make_plan(train, tokens, memory_bytes=memory_bytes() if options.ngpu == 0 else None)
@@ -55,7 +63,7 @@ def make_draft(options: NewOptions, train: Survey, dev: Survey) -> Draft:
     for path in [*CONF.glob("*.conf"), CONF / "specaug.yaml"]:
         files[path.name] = path.read_text(encoding="utf-8")
     listed = words if lexicon is None else lexicon.pronunciations
-    return Draft(files, [_summary(plan), *_coverage(dev, listed, has_limit=tokens.kind == "phn")])
+    return Draft(files, [_summary(plan), *notes, *_coverage(dev, listed, has_limit=tokens.kind == "phn")])
 
 
 LEXICON_HEAD = (
@@ -86,6 +94,7 @@ def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str,
         "win_length": window,
         "hop_length": round(0.01 * train.rate),
         "mels": size.mels,
+        "fmax": _highest_frequency(train.rate),
         "freq_mask": size.mels // 3,
         "speeds": f"[{', '.join(map(str, size.speeds))}]",
         "blocks": size.blocks,
@@ -105,6 +114,13 @@ def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str,
         "warmup": size.warmup,
         "warmup_percent": round(100 * size.warmup),
     }
+
+
+def _highest_frequency(rate: int) -> str:
+    """The value of fmax, with its reason."""
+    if rate > 2 * SPEECH_BAND_HZ:
+        return f"{SPEECH_BAND_HZ}         # in Hz, as with 16 kHz: there is little speech above"
+    return "null         # highest frequency in Hz; null: half of the sample rate"
 
 
 def _amp() -> str:
@@ -169,6 +185,14 @@ def _summary(plan: Plan) -> str:
         f"chosen for {_range(plan)} of training data: Conformer of {size.blocks} blocks of {size.dim}{decoder}, "
         f"{plan.epochs} epochs; {tokens} ({plan.tokens.reason})"
     )
+
+
+def _training_coverage(lexicon: Lexicon, train: Survey, options: NewOptions) -> list[str]:
+    """A line about training words that the lexicon lacks. UserError if it lacks most of them."""
+    assert options.lexicon is not None
+    require_words(lexicon, train.sentences, options.train_dir / "text", options.lexicon)
+    line = describe_missing(*lexicon.missing_words(train.sentences), options.lexicon)
+    return [f"training text: {line}; add them to conf/lexicon.txt"] if line else []
 
 
 def _coverage(dev: Survey, known: Sequence[str] | Mapping[str, object], *, has_limit: bool) -> list[str]:

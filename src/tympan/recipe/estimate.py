@@ -21,7 +21,7 @@ from tympan.recipe.stored_features import BYTES_PER_SECOND
 from tympan.recipe.timing import BUSY, Timing
 from tympan.recipe.tokens import Tokens
 from tympan.recipe.training_steps import asr_arguments, lm_arguments, parse_quietly
-from tympan.runtime.cpu import FAST_BFLOAT16, should_advise_bfloat16
+from tympan.runtime.cpu import FAST_BFLOAT16, IN_A_RECIPE, should_advise_bfloat16
 
 if TYPE_CHECKING:
     from tympan.decode.options import DecodeOptions
@@ -91,9 +91,9 @@ def estimate(recipe: Recipe, search: DecodeOptions, *, stages: range) -> Estimat
         ),
     ]
     memory = 16 * probe.parameters + int(probe.saved_bytes * _largest_batch_s(asr, recipe))
-    notes = _notes(recipe, origin, amounts, probe, memory)
+    notes = _notes(recipe, asr, origin, amounts, probe, memory)
     if probe.training.seconds and not options.ngpu and should_advise_bfloat16(asr):
-        notes.append(FAST_BFLOAT16)
+        notes.append(FAST_BFLOAT16 + IN_A_RECIPE)
     return Estimate(estimates, memory if not options.ngpu else 0, notes, asr)
 
 
@@ -111,11 +111,11 @@ def _amounts(recipe: Recipe, hours: Mapping[str, float]) -> _Amounts:
     )
 
 
-def _notes(recipe: Recipe, origin: str, amounts: _Amounts, probe: Probe, memory: int) -> list[str]:
+def _notes(recipe: Recipe, asr: AsrTrainConfig, origin: str, amounts: _Amounts, probe: Probe, memory: int) -> list[str]:
     train_s = amounts.train_s
     length = in_words(train_s) if train_s < 3600 else f"{train_s / 3600:.1f} hours"
     where = "on this machine" if not recipe.options.ngpu else "on one accelerator (divided by --ngpu below)"
-    notes = [f"{length} of training data ({origin}), times {recipe.features.copies:.2f} with speed perturbation"]
+    notes = [f"{length} of training data ({origin}); {_speeds(recipe, asr)}"]
     if probe.parameters:
         notes.append(f"{probe.parameters:,} parameters")
     if probe.training.seconds:
@@ -131,6 +131,17 @@ def _notes(recipe: Recipe, origin: str, amounts: _Amounts, probe: Probe, memory:
         "times are estimates for all epochs, measured on random input; stage -1 includes unpacking, but not the "
         "download",
     ]
+
+
+def _speeds(recipe: Recipe, asr: AsrTrainConfig) -> str:
+    """The factors of speed perturbation that are in effect, and how they are used."""
+    if recipe.features.copies != 1.0:
+        factors = " ".join(f"{factor:g}" for factor in recipe.options.speed_factors)
+        return f"speed perturbation: copies at the speeds {factors}, {recipe.features.copies:.2f} times as much data"
+    factors = " ".join(f"{factor:g}" for factor in asr.speed_perturb or [])
+    if not factors:
+        return "no speed perturbation"
+    return f"speed perturbation: one of {factors} for each utterance"
 
 
 def _describe_slowdown(timing: Timing) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,8 @@ from tympan.recipe.tokens import Tokens
 if TYPE_CHECKING:
     import torch
 
-SAMPLE_RATE_HZ = 16_000
+USUAL_RATE = 16_000
+"""Sample rate in Hz if the training configuration has none, as of the frontend."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,11 @@ class RawAudio(FeatureSource):
         return plain
 
     def check(self) -> None:
-        pass
+        given = [word for word in shlex.split(self.options.asr_args) if word.split("=")[0] == "--speed_perturb"]
+        if self.options.speeds and given:
+            raise UserError(
+                f"--speeds {self.options.speeds} and --asr_args '--speed_perturb ...' set the same factors: remove one."
+            )
 
     def feature_steps(self, corpus: Corpus) -> list[Step]:
         return []
@@ -93,8 +99,19 @@ class RawAudio(FeatureSource):
         return 1.0
 
     @property
+    def rate(self) -> int:
+        """Sample rate of the recordings in Hz, by the training configuration."""
+        from tympan.features.frontend import parse_rate
+
+        for name in ("preprocessor_conf", "frontend_conf"):
+            conf = self._written.get(name)
+            if isinstance(conf, dict) and conf.get("fs"):
+                return parse_rate(conf["fs"], option=f"{name} fs")
+        return USUAL_RATE
+
+    @property
     def steps_per_second(self) -> int:
-        return SAMPLE_RATE_HZ
+        return self.rate
 
     @property
     def step_dim(self) -> int:
@@ -106,7 +123,7 @@ class RawAudio(FeatureSource):
     def noise(self, seconds: float, device: torch.device) -> torch.Tensor:
         import torch
 
-        return torch.randn(2, int(seconds * SAMPLE_RATE_HZ), device=device)
+        return torch.randn(2, int(seconds * self.rate), device=device)
 
     def extraction_s(self) -> float:
         return 0.0  # part of training and decoding

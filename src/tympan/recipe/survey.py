@@ -125,9 +125,17 @@ def shared(train: Survey, other: Survey) -> list[str]:
     if len(rates) > 1:
         listed = ", ".join(f"{rate} Hz" for rate in rates)
         lines.append(f"{train.path} and {other.path} have recordings with {listed}: convert them to one sample rate")
-    if other.channels > 1:
-        lines.append(
-            f"{other.path} has recordings with {other.channels} channels: their mean is used; to use channel N, "
-            "add the line 'channel: N' to conf/train.yaml (decoding then uses it too)"
-        )
     return lines
+
+
+def several_channels(sets: Sequence[Survey]) -> list[str]:
+    """A warning about sets that have recordings with more than one channel."""
+    stereo = [found for found in sets if found.channels > 1]
+    if not stereo:
+        return []
+    paths = ", ".join(str(found.path) for found in stereo)
+    return [
+        f"recordings with up to {max(found.channels for found in stereo)} channels in {paths}: their mean is used. If "
+        "the speech is in channel N (counted from 0), add the line 'channel: N' to conf/train.yaml; decoding then uses "
+        "it too"
+    ]

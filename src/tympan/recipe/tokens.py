@@ -16,7 +16,7 @@ from tympan.recipe.corpus import DATA, Corpus
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
 from tympan.runtime.atomic import atomic_write
-from tympan.text.lexicon import read_lexicon
+from tympan.text.lexicon import Lexicon, read_lexicon
 from tympan.text.sentencepiece import piece_tokens, train_sentencepiece
 from tympan.text.tokenizer import Tokenizer, build_tokenizer
 from tympan.text.vocabulary import UNK, Vocabulary, vocabulary_from_counts, write_token_list, write_units
@@ -24,6 +24,9 @@ from tympan.text.vocabulary import UNK, Vocabulary, vocabulary_from_counts, writ
 TYPICAL_SIZE = 1000
 PHONES = 100
 """Number of tokens for the estimate, if nothing better is known."""
+MOST_MISSING = 0.5
+"""Share of the training words that a lexicon may lack."""
+SHOWN_WORDS = 10
 
 
 class Tokens(Protocol):
@@ -74,6 +77,10 @@ class Tokens(Protocol):
         """The token list of the sentences, which come from the file `text`."""
         tokenizer = self.tokenizer()
         return _counted(Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence)), text)
+
+    def check_text(self, sentences: Sequence[str], text: Path) -> None:
+        """UserError if the tokens cannot represent the training text."""
+        return
 
     def report(self, sentences: Sequence[str], text: Path) -> None:
         """Print the words of the sentences that the tokens do not cover. The sentences come from the file `text`."""
@@ -189,26 +196,17 @@ class Phones(Tokens):
         return build_tokenizer(self.kind, g2p_type=self.lexicon)
 
     def find(self, sentences: Sequence[str], text: Path) -> list[str]:
+        require_words(read_lexicon(self.lexicon), sentences, text, self.lexicon)
         tokenizer = self.tokenizer()
-        counts = Counter(token for sentence in sentences for token in tokenizer.text2tokens(sentence))
-        if counts.keys() == {UNK}:
-            raise UserError(
-                f"{self.lexicon} has none of the words of {text} (such as '{sentences[0].split()[0]}'): "
-                "check its language and its upper or lower case."
-            )
-        return _counted(counts, text)
+        return _counted(Counter(token for line in sentences for token in tokenizer.text2tokens(line)), text)
+
+    def check_text(self, sentences: Sequence[str], text: Path) -> None:
+        require_words(read_lexicon(self.lexicon), sentences, text, self.lexicon)
 
     def report(self, sentences: Sequence[str], text: Path) -> None:
-        lexicon = read_lexicon(self.lexicon)
-        spoken = [(word, phones == (UNK,)) for line in sentences for word, phones in lexicon.text2words(line)]
-        missing = Counter(word for word, is_missing in spoken if is_missing)
-        if missing:
-            shown = ", ".join(word for word, _ in missing.most_common(10))
-            share = 100 * missing.total() / len(spoken)
-            print(
-                f"    {text}: {missing.total()} of {len(spoken)} words ({share:.1f} %) are not in {self.lexicon} and "
-                f"become <unk>; {len(missing)} different ones: {shown}"
-            )
+        line = describe_missing(*read_lexicon(self.lexicon).missing_words(sentences), self.lexicon)
+        if line:
+            print(f"    {text}: {line}")
 
     def training_arguments(self) -> list[str]:
         return [*super().training_arguments(), "--g2p", self.lexicon]
@@ -230,6 +228,33 @@ class Phones(Tokens):
                 f"--decode_config {decode_config}: token_type phn needs 'search: lexicon' to output words; "
                 f"the file has {found}."
             )
+
+
+def require_words(lexicon: Lexicon, sentences: Sequence[str], text: Path, name: str | Path) -> None:
+    """UserError if the lexicon lacks most words of the training text, probably because it is for another language."""
+    missing, total = lexicon.missing_words(sentences)
+    if missing.total() > MOST_MISSING * total:
+        raise UserError(
+            f"{name} lacks {missing.total()} of the {total} words of {text}, such as {_most_frequent(missing, 3)}: "
+            "check its language and its upper or lower case."
+        )
+
+
+def describe_missing(missing: Counter[str], total: int, lexicon: str | Path) -> str:
+    """A line about words that become <unk>, or nothing if there are none."""
+    if not missing:
+        return ""
+    share = 100 * missing.total() / total
+    return (
+        f"{missing.total()} of {total} words ({share:.1f} %) are not in {lexicon} and become <unk>: "
+        f"{_most_frequent(missing, SHOWN_WORDS)}"
+    )
+
+
+def _most_frequent(words: Counter[str], number: int) -> str:
+    """The most frequent words, and how many different others there are."""
+    shown = ", ".join(word for word, _ in words.most_common(number))
+    return shown if len(words) <= number else f"{shown} and {len(words) - number} more"
 
 
 def find_tokens(options: RecipeOptions) -> Tokens:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,6 +40,11 @@ class Lexicon:
         characters of other words.
         """
         return [part for word in text.split() for part in self._parts(word)]
+
+    def missing_words(self, sentences: Iterable[str]) -> tuple[Counter[str], int]:
+        """Return the words of the sentences that are not in the lexicon, and the number of all their words."""
+        words = [item for sentence in sentences for item in self.text2words(sentence)]
+        return Counter(word for word, phones in words if phones == (UNK,)), len(words)
 
     def text2units(self, text: str) -> list[str]:
         """Return the units of an n-gram model for this lexicon: characters if words can be split, else words."""
