@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from train_corpus import command, environment
+
+from tympan.runtime.child import module_command
 
 pytestmark = pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are listed in /proc")
 
@@ -31,20 +34,25 @@ def session_of(mark: str) -> list[int]:
     return found
 
 
-def kill_and_look(train: list[str], output: Path, *, processes: int, temporary: Path) -> None:
-    """Start a run, wait for its first updates, kill -9 the started process, and return the processes that are left."""
+def has_trained(output: Path) -> bool:
+    log = output / "train.log"
+    return log.exists() and "1-1batch:" in log.read_text(encoding="utf-8")
+
+
+def kill_and_look(
+    line: list[str], output: Path, *, processes: int, temporary: Path, is_ready: Callable[[Path], bool] = has_trained
+) -> None:
+    """Start a command, wait until it is ready, kill -9 its process, and check that none of its processes is left."""
     mark = f"TYMPAN_TEST_MARK={output}"
     variables = {**environment(), "TYMPAN_TEST_MARK": str(output), "TMPDIR": str(temporary)}
     temporary.mkdir()
-    started = subprocess.Popen(train, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    started = subprocess.Popen(line, env=variables, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 120
-        log = output / "train.log"
-        while not (log.exists() and "1-1batch:" in log.read_text(encoding="utf-8")):
+        while not (len(session_of(mark)) >= processes and is_ready(output)):
             assert started.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        assert len(session_of(mark)) >= processes
         started.kill()
         started.wait()
         deadline = time.monotonic() + LIMIT_S
@@ -76,6 +84,12 @@ def test_what_a_killed_launcher_leaves_is_removed_by_the_next(beeps: Path, tmp_p
     assert done.returncode == 0, done.stderr
     assert list(temporary.glob("tympan-launch-*")) == []
     assert list(temporary.glob("torchelastic_*")) == []
+
+
+def test_the_synthesizers_of_the_demo_end_with_it(tmp_path: Path) -> None:
+    demo = module_command("tympan.bin.demo", ["--nj", "2", "--dir", str(tmp_path / "demo")])
+    # The demo, two synthesizers, and a helper of multiprocessing
+    kill_and_look(demo, tmp_path / "demo", processes=4, temporary=tmp_path / "temporary", is_ready=lambda output: True)
 
 
 @pytest.mark.slow

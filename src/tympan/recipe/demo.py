@@ -9,7 +9,7 @@ import random
 import shutil
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tympan.recipe.espeak import Synthesizer, Voice
 from tympan.recipe.fingerprint import digest_of
 from tympan.recipe.options import RecipeOptions
 from tympan.runtime.atomic import atomic_write
-from tympan.runtime.child import spawn_context
+from tympan.runtime.executor import process_pool
 
 # A small grammar of everyday Mandarin: enough sentences for sets without overlap, few enough characters to learn fast.
 TIMES = ("今天", "明天", "昨天", "早上", "中午", "晚上")
@@ -189,7 +189,7 @@ def _repeats_a_person(words: tuple[str, ...]) -> bool:
 
 def _in_fresh_process(function: Callable[..., bytes], *arguments: object) -> bytes:
     """Run in a new process: only there is the library's output reproducible (see Synthesizer)."""
-    with ProcessPoolExecutor(1, mp_context=spawn_context()) as process:
+    with process_pool(1) as process:
         return process.submit(function, *arguments).result()
 
 

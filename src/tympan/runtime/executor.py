@@ -60,6 +60,11 @@ def map_jobs(
             yield result
 
 
+def process_pool(workers: int) -> ProcessPoolExecutor:
+    """Return a pool of spawned processes, each with one thread. They end with this process, even if it is killed."""
+    return ProcessPoolExecutor(workers, mp_context=spawn_context(), initializer=_prepare_worker)
+
+
 def _run(
     function: Callable[[Item], Result],
     items: Iterable[Item],
@@ -170,7 +175,7 @@ class _Local:
                 process.terminate()
 
     def _start(self) -> ProcessPoolExecutor:
-        return ProcessPoolExecutor(self._nj, mp_context=spawn_context(), initializer=_prepare_worker)
+        return process_pool(self._nj)
 
 
 class _Dask:
