@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,12 @@ from tympan.runtime.child import child_environment, code_command, module_argumen
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "tympan"
 NAMES = ("yaml", "torch", "numpy", "pickle", "socket", "tempfile", "runpy", "random", "json", "pydantic", "tqdm")
 """Modules of the standard library and of packages that some child imports early."""
+NOT_INSTALLED = ("triton", "torch_npu", "pandas")
+"""Packages that others import where they are installed: a directory that is last on the path would be asked too."""
 NOT_A_CHILD = {
     "runtime/child.py",
+    # The one pool of processes, whose workers watch their parent
+    "runtime/executor.py",
     # The path of the `tympan` program, for a printed command
     "recipe/run.py",
     "recipe/new.py",
@@ -31,10 +36,16 @@ def trap(tmp_path: Path) -> Path:
     """A directory full of modules that leave a file when they are imported."""
     directory = tmp_path / "trap"
     directory.mkdir()
-    for name in NAMES:
-        text = f"open({str(tmp_path / 'sprung')!r}, 'a').write('{name} ')\nraise SystemExit('trapped by {name}')\n"
-        (directory / f"{name}.py").write_text(text, encoding="utf-8")
+    set_traps(directory, NAMES)
     return directory
+
+
+def set_traps(directory: Path, names: Sequence[str]) -> None:
+    for name in names:
+        text = (
+            f"open({str(directory.parent / 'sprung')!r}, 'a').write('{name} ')\nraise SystemExit('trapped: {name}')\n"
+        )
+        (directory / f"{name}.py").write_text(text, encoding="utf-8")
 
 
 def run_in(directory: Path, command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
@@ -85,6 +96,7 @@ def test_the_workers_of_the_executor(trap: Path) -> None:
 
 
 def test_two_training_processes_beside_a_yaml_py(beeps: Path, trap: Path) -> None:
+    set_traps(trap, NOT_INSTALLED)
     tympan = ["-c", "import sys; del sys.path[0]; from tympan.bin.main import cli; sys.exit(cli())"]
     arguments = ["asr_train", "--config", str(beeps), "--output_dir", "exp", "--nproc", "2", "--max_epoch", "1"]
     done = run_in(trap, [sys.executable, *tympan, *arguments, "--train_dtype", "bfloat16"])
@@ -121,11 +133,12 @@ def test_the_walk_finds_what_it_must() -> None:
     assert list(unsafe_starts("from sys import executable")) == ["1: from sys import executable"]
     assert list(unsafe_starts("Popen(['python3', 'x'])")) == ["1: ['python3', 'x']"]
     assert list(unsafe_starts("m.get_context('spawn')")) == ["1: m.get_context('spawn')"]
+    assert list(unsafe_starts("p = futures.ProcessPoolExecutor(2)")) == ["1: futures.ProcessPoolExecutor(2)"]
     assert list(unsafe_starts("f(sys.version)")) == []
 
 
 def unsafe_starts(text: str) -> list[str]:
-    """Names of this Python's program, and spawned processes of multiprocessing."""
+    """Names of this Python's program, spawned processes of multiprocessing, and pools of them."""
     found = []
     for node in ast.walk(ast.parse(text)):
         is_program = isinstance(node, ast.Attribute) and ast.unparse(node) in ("sys.executable", "sys._base_executable")
@@ -136,7 +149,10 @@ def unsafe_starts(text: str) -> list[str]:
             and ast.unparse(node.func).rpartition(".")[2] in ("get_context", "set_start_method")
             and "spawn" in ast.unparse(node)
         )
-        if is_program or is_import or is_name or is_context:
+        is_pool = isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
+            "ProcessPoolExecutor", "Pool", "Process",
+        )  # fmt: skip
+        if is_program or is_import or is_name or is_context or is_pool:
             assert isinstance(node, ast.expr | ast.stmt)
             found.append(f"{node.lineno}: {ast.unparse(node)}")
     return found

@@ -80,7 +80,7 @@ class Registry:
     def target(self, name: str) -> str:
         """The `"module:Class"` of a name."""
         canonical = self.canonical(name)
-        if canonical not in self._targets:
+        if canonical not in self._targets and not canonical.startswith("tympan."):
             _look_in_working_directory()
         return self._targets.get(canonical, canonical)
 
