@@ -133,3 +133,12 @@ def test_mistakes_in_conf_files_are_reported_together(tmp_path: Path) -> None:
 def test_options_that_kaldi_refuses(option: str, value: float) -> None:
     with pytest.raises(UserError, match=f"--{option.replace('_', '-')}="):
         FbankOptions(**{option: value})
+
+
+@pytest.mark.parametrize(
+    "line", ["--dither=nan", "--low-freq=inf", "--num-mel-bins=8_0", "--frame-length=2_5", "--num-mel-bins=1e3"]
+)
+def test_numbers_that_make_no_sense_in_a_conf_file(tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.conf").write_text(f"{line}\n")
+    with pytest.raises(UserError, match=r"a\.conf:1: '--[a-z-]+' is '.*', expected (a number|an integer)"):
+        read_conf(tmp_path / "a.conf", FbankOptions)

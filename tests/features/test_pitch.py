@@ -132,6 +132,8 @@ def test_options_that_can_not_work() -> None:
         PitchOptions(min_f0=500)
     with pytest.raises(UserError, match="--delta-pitch=0 must be above 0"):
         PitchOptions(delta_pitch=0)
+    with pytest.raises(UserError, match="--lowpass-cutoff=0 must be above 0"):
+        PitchOptions(lowpass_cutoff=0)
     with pytest.raises(UserError, match=r"--frame-shift=0\.1 ms"):
         PitchOptions(frame_shift=0.1)
     with pytest.raises(UserError, match="simulate-first-pass-online"):

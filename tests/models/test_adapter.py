@@ -173,6 +173,26 @@ def test_a_file_of_adapters_is_merged_into_the_model_it_started_from(adapted_run
     torch.testing.assert_close(dict(model.state_dict()), expected)
 
 
+@pytest.mark.parametrize("missing", ["lora_A", "lora_B"])
+def test_half_of_an_adapter_is_an_error(adapted_run: Path, missing: str) -> None:
+    weights = load_weights(adapted_run / "model.pth")
+    del weights[f"encoder.encoders.0.self_attn.linear_q.{missing}"]
+    torch.save(weights, adapted_run / "model.pth")
+    config = load_training_config(AsrTrainConfig, adapted_run / "config.yaml")
+    with pytest.raises(UserError, match=r"linear_q needs both .*lora_A and .*lora_B: the file is incomplete"):
+        filled_model(config, find_model(adapted_run), build_asr_model)
+
+
+@pytest.mark.parametrize("shape", [(2,), (2, 5), (3, 16)])
+def test_an_adapter_of_another_shape_is_an_error(adapted_run: Path, shape: tuple[int, ...]) -> None:
+    weights = load_weights(adapted_run / "model.pth")
+    weights["encoder.encoders.0.self_attn.linear_q.lora_A"] = torch.zeros(shape)
+    torch.save(weights, adapted_run / "model.pth")
+    config = load_training_config(AsrTrainConfig, adapted_run / "config.yaml")
+    with pytest.raises(UserError, match=r"linear_q, lora_B \(16, 2\) by lora_A .*, does not fit the layer"):
+        filled_model(config, find_model(adapted_run), build_asr_model)
+
+
 def test_a_packed_model_needs_no_base(adapted_run: Path, tmp_path: Path) -> None:
     packed = tmp_path / "elsewhere" / "packed"
     assert cli(["pack", str(packed), "--model", str(adapted_run)]) == 0

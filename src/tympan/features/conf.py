@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import os
 import typing
 from collections.abc import Mapping
@@ -72,7 +73,12 @@ def _cast(value: str, kind: type) -> object:
             return False
         raise ValueError(value)
     if kind in (int, float):
-        return kind(value)
+        if "_" in value:  # Python reads 5_12 as 512
+            raise ValueError(value)
+        number = kind(value)
+        if not math.isfinite(number):
+            raise ValueError(value)
+        return number
     return value
 
 

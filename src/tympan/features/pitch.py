@@ -54,7 +54,14 @@ class PitchOptions:
         if self.simulate_first_pass_online:
             raise UserError("--simulate-first-pass-online=true is not supported; use false")
         check_framing(self.sample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
-        for name in ("delta_pitch", "resample_frequency", "lowpass_filter_width", "upsample_filter_width"):
+        positive = (
+            "delta_pitch",
+            "resample_frequency",
+            "lowpass_cutoff",
+            "lowpass_filter_width",
+            "upsample_filter_width",
+        )
+        for name in positive:
             if not getattr(self, name) > 0:
                 raise UserError(f"--{name.replace('_', '-')}={getattr(self, name):g} must be above 0")
         check_framing(self.resample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)

@@ -208,7 +208,7 @@ def merge_into(model: nn.Module, weights: Mapping[str, Tensor], *, scale: float)
     """The weights of `model`, which has no adapters but all base weights, with a file of adapters merged into them."""
     weights = without_merged_adapters(weights)
     result = {**model.state_dict(), **{name: item for name, item in weights.items() if not _is_lora(name)}}
-    for name in [name.removesuffix(_A) for name in weights if name.endswith(_A)]:
+    for name in dict.fromkeys(name.rpartition(".")[0] for name in weights if _is_lora(name)):
         try:
             layer = model.get_submodule(name)
         except AttributeError:
@@ -218,7 +218,22 @@ def merge_into(model: nn.Module, weights: Mapping[str, Tensor], *, scale: float)
 
 
 def _update(layer: nn.Module, weights: Mapping[str, Tensor], name: str, scale: float) -> Tensor:
-    product = torch.mm(weights[f"{name}{_B}"], weights[f"{name}{_A}"]) * scale
+    first, second = weights.get(f"{name}{_A}"), weights.get(f"{name}{_B}")
+    if first is None or second is None:
+        raise UserError(f"the adapter {name} needs both {name}{_A} and {name}{_B}: the file is incomplete or damaged")
+    own = layer.weight
+    shape = tuple(own.shape) if isinstance(own, Tensor) else ()
+    wanted = shape[::-1] if isinstance(layer, nn.Embedding) else shape
+    if (
+        (first.dim(), second.dim()) != (2, 2)
+        or (len(second), first.shape[1]) != wanted
+        or len(first) != second.shape[1]
+    ):
+        raise UserError(
+            f"the adapter {name}, {_B[1:]} {tuple(second.shape)} by {_A[1:]} {tuple(first.shape)}, does not fit the "
+            f"layer, whose weight is {shape}: it was trained for another model"
+        )
+    product = torch.mm(second, first) * scale
     return product.t() if isinstance(layer, nn.Embedding) else product
 
 
