@@ -14,6 +14,7 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import make_training_config
 from tympan.decode.load import load_model
 from tympan.decode.model_files import find_model
+from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 
@@ -65,6 +66,34 @@ def test_a_zip_file_is_a_model_and_is_unpacked_once(tmp_path: Path, cache: Path)
     written = files.asr_model_file.stat().st_mtime_ns
     assert find_model(path) == files
     assert files.asr_model_file.stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("damage", ["shorter", "changed", "missing"])
+def test_a_damaged_file_in_the_cache_is_unpacked_again(tmp_path: Path, cache: Path, damage: str) -> None:
+    path = packed(tmp_path / "asr.zip")
+    model = find_model(path).asr_model_file
+    whole = model.read_bytes()
+    model.unlink()
+    if damage != "missing":
+        model.write_bytes(whole[:1000] if damage == "shorter" else bytes([*whole[:-1], whole[-1] ^ 1]))
+    assert find_model(path).asr_model_file.read_bytes() == whole
+
+
+def test_a_folder_that_another_process_unpacked_first_is_kept(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = packed(tmp_path / "asr.zip")
+    folder = unpacked(path)
+    stored = folder.rename(tmp_path / "stored")
+
+    def unpack_late(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, target: Path) -> None:
+        if not folder.exists():
+            stored.rename(folder)
+
+    monkeypatch.setattr("tympan.decode.zipped._unpack", unpack_late)
+    assert unpacked(path) == folder
+    assert sorted(item.name for item in folder.iterdir()) == ["exp", "meta.yaml"]
+    assert [item.name for item in cache.iterdir()] == [folder.name]
 
 
 def test_absolute_paths_name_files_in_the_archive(tmp_path: Path, cache: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import tympan
 from tympan.bin.main import cli
 from tympan.errors import UserError
 from tympan.models.weights import load_weights
+from tympan.runtime.child import code_command
 from tympan.tuning.run import Finetuned
 
 COMMON: dict[str, Any] = {
@@ -79,6 +81,28 @@ def test_an_extended_token_list_is_learned(corpus: Path, tmp_path: Path) -> None
         assert torch.equal(new[name][kept], tensor)
         assert torch.equal(new[name][start.index("ç")], tensor[before.index("c")])
     assert yaml.safe_load((out / "model" / "config.yaml").read_text())["token_list"] == start
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_second_run_in_the_same_directory_is_rejected(corpus: Path, tmp_path: Path, resume: bool) -> None:
+    """The first one has not begun to train: its folders were removed by the second."""
+    out = tmp_path / "out"
+    (out / "base").mkdir(parents=True)
+    (out / "finetune.log").write_text("")
+    hold = (
+        "import sys\nfrom pathlib import Path\nfrom tympan.runtime.lock import directory_lock\n"
+        "with directory_lock(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [*code_command(hold), str(out)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(
+            UserError, match=rf"another run \(process {holder.pid} .*or give this run another --output_dir"
+        ):
+            finetune(corpus, out, resume=resume)
+        assert (out / "base").exists()
 
 
 @pytest.mark.parametrize(

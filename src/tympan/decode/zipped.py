@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import stat
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from tympan.errors import UserError
@@ -23,14 +26,18 @@ MOST_RATIO = 200
 
 
 def unpacked(path: Path) -> Path:
-    """The folder with the files of a packed model. The same file is unpacked once."""
+    """The folder with the files of a packed model. The same file is unpacked once, and again if a file was damaged."""
     with open_file(path) as stream, explained(path, "a zip file"), zipfile.ZipFile(stream) as archive:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
         _check(path, entries)
         folder = cache_folder() / _digest(path)
+        if folder.exists() and not all(_is_intact(folder / _name(entry), entry) for entry in entries):
+            logging.warning("%s: a file is missing or damaged; unpacking %s again", folder, path)
+            shutil.rmtree(folder)
         if not folder.exists():
             folder.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_folder(folder) as target:
+            # If another process unpacks the same file at the same time, one of the two folders is kept.
+            with contextlib.suppress(FileExistsError), atomic_folder(folder) as target:
                 for entry in entries:
                     _unpack(archive, entry, target)
     return folder
@@ -43,7 +50,7 @@ def cache_folder() -> Path:
 
 def _check(path: Path, entries: list[zipfile.ZipInfo]) -> None:
     """UserError for a file that is not a packed model, or would write outside its folder or fill the disk."""
-    names = [PurePosixPath(entry.filename.replace("\\", "/")) for entry in entries]
+    names = [PurePosixPath(_name(entry)) for entry in entries]
     if PurePosixPath("meta.yaml") not in names:
         raise UserError(f"{path}: not a packed model of ESPnet2: it has no meta.yaml")
     for entry, name in zip(entries, names, strict=True):
@@ -60,8 +67,23 @@ def _check(path: Path, entries: list[zipfile.ZipInfo]) -> None:
         )
 
 
+def _name(entry: zipfile.ZipInfo) -> str:
+    return entry.filename.replace("\\", "/")
+
+
+def _is_intact(path: Path, entry: zipfile.ZipInfo) -> bool:
+    """Whether a file has the size and the checksum of an entry."""
+    if not path.is_file() or path.stat().st_size != entry.file_size:
+        return False
+    checksum = 0
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            checksum = zlib.crc32(block, checksum)
+    return checksum == entry.CRC
+
+
 def _unpack(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, folder: Path) -> None:
-    target = folder / entry.filename.replace("\\", "/")
+    target = folder / _name(entry)
     target.parent.mkdir(parents=True, exist_ok=True)
     # Reads no more than the size that was checked.
     with archive.open(entry) as source, naming(target), target.open("wb") as stream:

@@ -67,7 +67,10 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary folder next to `path`. If the block succeeds, it becomes `path`, which must be new or empty."""
+    """Yield a temporary folder next to `path`. If the block succeeds, it becomes `path`, which must be new or empty.
+
+    FileExistsError if another process wrote the folder meanwhile.
+    """
     target = Path(path).resolve()
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_once(os.path.abspath(target.parent))
@@ -76,16 +79,31 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     try:
         yield temporary
         if target.exists():
+            if any(target.iterdir()):
+                raise _written_meanwhile(target)
             # Fill the existing folder: it may be the working directory of a shell or a mount point.
             for item in sorted(temporary.iterdir()):
                 shutil.move(item, target / item.name)
             temporary.rmdir()
         else:
-            temporary.rename(target)
+            _rename_folder(temporary, target)
         _sync_directory(target.parent)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _rename_folder(temporary: Path, target: Path) -> None:
+    try:
+        temporary.rename(target)
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            raise _written_meanwhile(target) from None
+        raise
+
+
+def _written_meanwhile(target: Path) -> FileExistsError:
+    return FileExistsError(errno.EEXIST, "another process wrote this folder meanwhile", os.fspath(target))
 
 
 def remove_leftovers(directory: Path) -> list[str]:

@@ -25,6 +25,8 @@ from tympan.errors import UserError
 from tympan.files import status_of
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.device import choose_kind
+from tympan.runtime.lock import NAME as LOCK
+from tympan.runtime.lock import directory_lock
 from tympan.runtime.log import setup_logging
 from tympan.runtime.stop import EXIT_REQUEUE
 from tympan.score.inputs import score_files
@@ -66,6 +68,11 @@ class Finetuned:
 
 def run_finetuning(options: FinetuneOptions) -> Finetuned:
     """Run everything. The output directory must be new, unless an interrupted run is resumed."""
+    with directory_lock(options.output_dir, advice="or give this run another --output_dir"):
+        return _run(options)
+
+
+def _run(options: FinetuneOptions) -> Finetuned:
     directory = options.output_dir
     _prepare_directory(directory, is_resumed=options.resume)
     setup_logging("INFO", directory / LOG, console=True, rank=None)
@@ -102,8 +109,7 @@ def run_finetuning(options: FinetuneOptions) -> Finetuned:
 
 def _prepare_directory(directory: Path, *, is_resumed: bool) -> None:
     """A run that stopped before its training began leaves folders behind, which a new run replaces."""
-    directory.mkdir(parents=True, exist_ok=True)
-    if is_resumed or not any(directory.iterdir()):
+    if is_resumed or not any(path.name != LOCK for path in directory.iterdir()):
         return
     if (directory / TRAIN).exists() or not (directory / LOG).exists():
         raise UserError(f"{directory}: not empty; choose another --output_dir, or continue the run with --resume true")
