@@ -115,6 +115,8 @@ def test_every_choice_has_the_values_that_it_needs(kind: str) -> None:
         (["--encoder", "longformer"], "encoder_conf: attention_windows has 6 values, but num_blocks is 2: "),
         (["--encoder", "lightweight_conv", "--encoder_conf", "null", "num_blocks=2"], "encoder_conf: conv_kernel_le"),
         (["--preprocessor_conf", "text_name=dot"], "preprocessor_conf text_name must be the name of this data"),
+        (["--encoder_conf", "cnn_module_kernel=8"], "must be odd, found 8 ("),
+        (["--noise_db_range", "nan"], "noise_db_range: expected LOW_HIGH in dB such as '13_15', between -200 and 200"),
         (["--keep_nbest_models", "[]"], "--keep_nbest_models: needs at least one number"),
     ],
 )  # fmt: skip

@@ -78,6 +78,8 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--seed 99999999999999999999", "--seed: must be between 0 and 4294967295, found a number of"),
         ("--max_epoch 0", "--max_epoch: must be at least 1, found 0"),
         ("--num_iters_per_epoch 999999999999", "--num_iters_per_epoch: must be between 1 and 1000000000, found"),
+        ("--num_workers 1000000", "--num_workers: must be between 0 and 1024, found 1000000"),
+        ("--nproc 1000000", "--nproc: must be between 1 and 1024, found 1000000"),
         ("--batch_size 5_12", "--batch_size: expects int, found '5_12'"),
         ("--optim_conf lr=1_0.5", "--optim_conf lr: expects float, found '1_0.5'"),
     ],

@@ -13,7 +13,7 @@ from tympan.config.option import not_yet, option
 
 BATCHES = "batches"
 DATA = "data"
-
+MOST_PROCESSES = 1024
 
 BatchType = Literal["unsorted", "sorted", "folded", "length", "numel", "bucket"]
 BatchCut = Literal["espnet2", "padded"]
@@ -155,7 +155,11 @@ class DataOptions:
         [], help="PATH,NAME,TYPE of validation data; may be repeated", group=DATA
     )
     num_workers: int = option(
-        1, help="number of processes that load data; 0: load in the training process", group=DATA, least=0
+        1,
+        help="number of processes that load data; 0: load in the training process",
+        group=DATA,
+        least=0,
+        most=MOST_PROCESSES,
     )
     allow_multi_rates: bool = option(False, help="allow recordings with different sample rates", group=DATA)
     allow_variable_data_keys: bool = option(False, help="accept data names that the task does not know", group=DATA)

@@ -126,7 +126,9 @@ class Registry:
             option = f"{self.kind}_conf"
             if option in str(error):
                 raise
-            raise UserError(f"{option}: {error}") from error
+            is_named = any(key in str(error) for key in values)
+            given = "" if is_named else f" ({self._given(name, values)})"
+            raise UserError(f"{option}: {error}{given}") from error
         except OSError as error:
             if error.errno not in _PATH_FAULTS:
                 raise
@@ -139,14 +141,18 @@ class Registry:
 
     def _refusal(self, name: str, values: Mapping[str, Any], error: Exception) -> str:
         """The error of a class about values that don't fit together, although each is within its range."""
+        said = (str(error) or type(error).__name__).splitlines()[0]
+        given = self._given(name, values)
+        return f"{self.kind}_conf: the {self.kind} '{self.canonical(name)}' can't be built with {given}: {said}"
+
+    def _given(self, name: str, values: Mapping[str, Any]) -> str:
+        """The values that differ from the defaults, for a message."""
         defaults = {key: parameter.default for key, parameter in self.parameters(name).items()}
         # The same value in two forms: a list that was completed from a tuple
         changed = [
             f"{key}={item}" for key, item in values.items() if item not in (defaults[key], _as_list(defaults[key]))
         ]
-        given = ", ".join(changed) or "its defaults"
-        said = (str(error) or type(error).__name__).splitlines()[0]
-        return f"{self.kind}_conf: the {self.kind} '{self.canonical(name)}' can't be built with {given}: {said}"
+        return ", ".join(changed) or "its defaults"
 
 
 def _look_in_working_directory() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from tympan.config.batches import BatchOptions, DataOptions, EpochOptions
+from tympan.config.batches import MOST_PROCESSES, BatchOptions, DataOptions, EpochOptions
 from tympan.config.checks import check_together
 from tympan.config.choices import ADAPTERS, OPTIMIZERS, SCHEDULERS
 from tympan.config.espnet2 import OPTION_ORDER
@@ -73,7 +73,7 @@ class DeviceOptions:
         False, help="bind each process to its share of the CPU cores of the host (Tympan)", group=DISTRIBUTED
     )
     nproc: int = option(
-        1, help="number of processes on this host, when training on the CPU (Tympan)", group=DISTRIBUTED, least=1
+        1, help="number of processes on this host, on the CPU (Tympan)", group=DISTRIBUTED, least=1, most=MOST_PROCESSES
     )
     dist_backend: str = option(
         "nccl",

@@ -20,6 +20,7 @@ from tympan.data.waveform_effects import change_speed
 from tympan.errors import UserError
 from tympan.files import read_text
 
+MOST_DB = 200
 _SILENT_POWER = 1e-10
 
 
@@ -167,8 +168,10 @@ def parse_db_range(text: str) -> tuple[float, float]:
         low, high = float(parts[0]), float(parts[-1])
     except ValueError:
         low, high = 1.0, 0.0
-    if len(parts) > 2 or low > high:
-        raise UserError(f"noise_db_range: expected LOW_HIGH in dB such as '13_15', found '{text}'")
+    if len(parts) > 2 or not -MOST_DB <= low <= high <= MOST_DB:
+        raise UserError(
+            f"noise_db_range: expected LOW_HIGH in dB such as '13_15', between {-MOST_DB} and {MOST_DB}, found '{text}'"
+        )
     return low, high
 
 

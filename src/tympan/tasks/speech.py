@@ -92,8 +92,9 @@ def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float], *, te
 
 
 def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None) -> WaveformAugmentation | None:
-    from tympan.data.augment import WaveformAugmentation
+    from tympan.data.augment import WaveformAugmentation, parse_db_range
 
+    parse_db_range(config.noise_db_range)  # a mistake in it is reported even if nothing uses it
     effects = conf.get("data_aug_effects")
     speeds = " ".join(f"{speed:g}" for speed in config.speed_perturb)
     logging.info("speed perturbation: %s", f"one of {speeds} for each utterance" if speeds else "none")
