@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,16 @@ def read_bytes(path: Path, *, kind: str = "file") -> bytes:
     """The content of a regular file."""
     with open_file(path, kind=kind) as stream:
         return stream.read()
+
+
+def copy_file(source: Path, target: Path, *, kind: str = "file") -> None:
+    """Copy the content of a regular file."""
+    with open_file(source, kind=kind) as stream, open(target, "wb") as copy:
+        try:
+            shutil.copyfileobj(stream, copy, 1 << 20)
+        except OSError as error:
+            error.filename = error.filename or os.fspath(target)
+            raise
 
 
 def read_text(path: Path, *, kind: str = "file", encoding: str = "utf-8") -> str:

@@ -24,7 +24,10 @@ from tympan.errors import UserError
         ({"ngram_scorer": "ful"}, "ngram_scorer expects full | part, found 'ful' (text). Did you mean 'full'?"),
         ({"beam_size": "x"}, "beam_size expects int, found 'x'"),
         ({"beam_size": 2.5}, "beam_size expects int, found 2.5"),
-        ({"beam_size": 0, "nbest": -1}, "beam_size must be at least 1, found 0\n  nbest must be at least 1, found -1"),
+        (
+            {"beam_size": 0, "nbest": -1},
+            "beam_size must be between 1 and 100000, found 0\n  nbest must be between 1 and 100000, found -1",
+        ),
         ({"lm_weight": math.nan}, "lm_weight must be a finite number, found nan"),
         ({"ctc_weight": math.inf}, "ctc_weight must be between 0 and 1, found inf"),
         ({"ctc_weight": 1.5}, "ctc_weight must be between 0 and 1, found 1.5"),
@@ -51,7 +54,7 @@ def test_numbers_of_any_kind_are_taken() -> None:
         ("search: beam\n", "decode.yaml:1: search: there is no search 'beam'"),
         ("beam_size: x\n", "decode.yaml:1: beam_size: expects int, found 'x'"),
         ("nbest: 2\nbeam_sise: 3\n", "decode.yaml:2: unknown option 'beam_sise'. Did you mean 'beam_size'?"),
-        ("nbest: 2\nbeam_size: 0\n", "decode.yaml:2: beam_size: must be at least 1, found 0"),
+        ("nbest: 2\nbeam_size: 0\n", "decode.yaml:2: beam_size: must be between 1 and 100000, found 0"),
         ("- 1\n", "decode.yaml: must be a mapping"),
     ],
 )

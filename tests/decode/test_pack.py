@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,37 @@ def test_the_folder_that_one_stands_in_is_filled(model: Path, tmp_path: Path, mo
     assert cli(["pack", ".", "--model", str(model)]) == 0
     assert sorted(path.name for path in Path().iterdir()) == ["config.yaml", "model.safetensors"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["exp", "here"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"token_type": "bpe", "bpemodel": "/dev/zero"},
+        {"normalize": "global_mvn", "normalize_conf": {"stats_file": "/dev/zero"}},
+        {"non_linguistic_symbols": "/dev/zero"},
+        {"token_list": "/dev/zero"},
+    ],
+)
+def test_a_device_that_a_configuration_names_is_not_copied(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object]
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 24, before[1]))  # a copy would fill the disk
+    try:
+        (model / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **change}))
+        assert cli(["pack", str(tmp_path / "packed"), "--model", str(model)]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "/dev/zero: is a device, but a file is expected" in capsys.readouterr().err
+    assert not (tmp_path / "packed").exists()
+
+
+def test_stored_features_with_a_device_are_not_copied(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model / "features.yaml").write_text("cmvn: /dev/null\n")
+    assert cli(["pack", str(tmp_path / "packed"), "--model", str(model)]) == 2
+    assert "/dev/null: is a device, but a file is expected" in capsys.readouterr().err
 
 
 def test_packing_runs_no_code_that_a_configuration_names(

@@ -23,6 +23,7 @@ from tympan.data.ark import read_ark, read_matrix
 from tympan.data.kaldi_dir import read_table, write_table
 from tympan.errors import UserError
 from tympan.runtime import executor
+from tympan.runtime.child import code_command
 from tympan.runtime.executor import map_jobs
 
 
@@ -50,8 +51,9 @@ def test_a_job_that_kills_every_worker_is_given_up() -> None:
 
 
 def test_mistakes_in_the_options() -> None:
-    with pytest.raises(UserError, match="--nj 0: must be 1 or more"):
-        list(map_jobs(jobs.square, [1], nj=0, description="jobs"))
+    for nj in (0, 1_000_000):
+        with pytest.raises(UserError, match=f"--nj {nj}: must be between 1 and 1024"):
+            list(map_jobs(jobs.square, [1], nj=nj, description="jobs"))
     with pytest.raises(UserError, match="needs --dask_address"):
         list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask"))
 
@@ -110,6 +112,20 @@ def test_no_scheduler_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executor, "CONNECT_TIMEOUT_S", 1)
     with pytest.raises(UserError, match=r"can't connect to a Dask scheduler at tcp://127.0.0.1:1 "):
         list(map_jobs(jobs.square, [1], nj=1, description="jobs", executor="dask", dask_address="tcp://127.0.0.1:1"))
+
+
+@pytest.mark.parametrize("address", ["nonsense", "tcp://[::1:9", "tcp://host:port", "tcp://"])
+def test_an_invalid_address_of_a_scheduler_is_one_message(address: str) -> None:
+    """A Client that is only half made prints a traceback when it is collected, up to 20 s later."""
+    pytest.importorskip("distributed")
+    code = (
+        "from tympan.runtime.executor import map_jobs\n"
+        f"list(map_jobs(abs, [1], nj=1, description='jobs', executor='dask', dask_address={address!r}))\n"
+    )
+    done = subprocess.run(code_command(code), capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith(
+        f"tympan.errors.UserError: can't connect to a Dask scheduler at {address} ("
+    )
 
 
 def test_a_cluster_without_workers_is_given_up(

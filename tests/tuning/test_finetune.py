@@ -106,6 +106,26 @@ def test_a_second_run_in_the_same_directory_is_rejected(corpus: Path, tmp_path: 
 
 
 @pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"asr_args": '"open'}, "--asr_args: no closing quotation in '\"open'"),
+        ({"bpemodel": "/dev/zero"}, "--bpemodel /dev/zero: is a device, but a file is expected"),
+        ({"bpemodel": __file__}, "--bpemodel: belongs to --token_list, which is missing"),
+        ({"token_list": "/nope"}, "--token_list /nope: no such file"),
+        ({"train_config": "/nope"}, "--train_config /nope: no such file"),
+        ({"decode_config": "/nope"}, "--decode_config /nope: no such file"),
+        ({"asr_args": "--grad_clip nan"}, "--grad_clip: must be at least 0, found nan"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_decoded(
+    corpus: Path, tmp_path: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(UserError, match=re.escape(message)):
+        finetune(corpus, tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "decode").exists()
+
+
+@pytest.mark.parametrize(
     ("method", "trained"),
     [
         ("decoder", ("decoder.", "ctc.")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tympan.config import argument, option, parse_args
+from tympan.config.command_line import split_words
 from tympan.config.option import not_yet
 from tympan.errors import UserError
 
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "--num_nodes: only one machine is supported here; start the training command on each machine with "
             "torchrun, Slurm or MPI (docs/distributed.md)"
         )
-    program, *rest = shlex.split(options.cmd)
+    program, *rest = split_words(options.cmd, option="cmd")
     found = shutil.which(program)
     if found is None:
         raise UserError(f"--cmd: there is no program '{program}'; give the path of run.pl, queue.pl or slurm.pl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -80,6 +81,14 @@ def read_command_line(argv: Sequence[str], options: Mapping[str, Option], mistak
             known = [item.name for item in positionals]
             mistakes.add("", f"'{word}' is not expected here.{did_you_mean(word, known)} Options start with '--'")
     return line
+
+
+def split_words(text: str, *, option: str) -> list[str]:
+    """The words of a value that is a command line itself, such as of --asr_args."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--{option}: {str(error)[0].lower()}{str(error)[1:]} in {text!r}") from None
 
 
 def _unknown(name: str, options: Mapping[str, Option]) -> str:

@@ -84,7 +84,11 @@ class SearchOptions(Checked):
         {}, help="options that only the chosen search has, such as max_sym_exp of transducer_greedy", group=SEARCH
     )
     beam_size: int = option(
-        20, help="beam width: number of hypotheses to keep (search lexicon: number of states)", group=SEARCH, least=1
+        20,
+        help="beam width: number of hypotheses to keep (search lexicon: number of states)",
+        group=SEARCH,
+        least=1,
+        most=100_000,
     )
     ctc_weight: float = option(
         0.5, help="weight of the CTC score; the attention decoder gets 1 - ctc_weight", group=SEARCH, least=0, most=1
@@ -154,7 +158,7 @@ class SearchOptions(Checked):
 class DecodeOptions(SearchOptions):
     """All options that the hypotheses depend on, besides the model: the contents of decode.yaml."""
 
-    nbest: int = option(1, help="number of hypotheses per utterance to write", group=SEARCH, least=1)
+    nbest: int = option(1, help="number of hypotheses per utterance to write", group=SEARCH, least=1, most=100_000)
     transducer_conf: dict[str, Any] | None = option(
         None, help="search and search_conf of a transducer in ESPnet2's form: search_type and its options", group=SEARCH
     )
@@ -290,7 +294,7 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
     )
 
     num_workers: int = option(1, help="number of threads that read recordings; 0 is the same as 1", group=WORK, least=0)
-    nj: int = option(1, help="number of decoding processes, with one thread each", group=WORK, least=1)
+    nj: int = option(1, help="number of decoding processes, with one thread each", group=WORK, least=1, most=1024)
     executor: Literal["local", "dask"] = option(
         "local", help="where the nj processes run: local (this machine) or dask (a Dask cluster)", group=WORK
     )

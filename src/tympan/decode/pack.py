@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFile
 from tympan.decode.options import DecodeOptions, merged_options
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
-from tympan.files import read_text
+from tympan.files import copy_file, read_text
 from tympan.models.adapter import Adapter, has_separate_adapters
 from tympan.models.build import speech_kind
 from tympan.models.inputs import build_inputs, with_encoder
@@ -74,7 +73,7 @@ def _write(files: ModelFiles, output: Path, options: DecodeOptions | None, *, al
         _write_yaml(output / "lm" / CONFIG, {**config, "token_list": _tokens(values, files)})
         _write_weights(load_weights(files.lm_file), output / "lm" / "model.safetensors")
     if files.ngram_file is not None:
-        shutil.copyfile(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
+        copy_file(files.ngram_file, output / f"ngram{_ngram_suffix(files.ngram_file)}")
     if options is not None:
         _write_yaml(output / SETTINGS, dataclasses.asdict(options))
 
@@ -109,11 +108,11 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
         config["token_type"] = files.token_type
     if (bpemodel := _token_model(files, values)) is not None:
         name = "bpe.model" if values.get("token_type") in (None, "bpe") else bpemodel.name
-        shutil.copyfile(bpemodel, output / name)
+        copy_file(bpemodel, output / name)
         config["bpemodel"] = name
     lexicon = files.lexicon()
     if lexicon is not None:
-        shutil.copyfile(lexicon, output / "lexicon.txt")
+        copy_file(lexicon, output / "lexicon.txt")
         config["g2p"] = "lexicon.txt"
     symbols = values.get("non_linguistic_symbols")
     if symbols is not None and not isinstance(symbols, list):
@@ -123,7 +122,7 @@ def _pack_recognizer(files: ModelFiles, output: Path, *, allow_import: bool) -> 
     if stats is not None:
         config["normalize_conf"] = {**config["normalize_conf"], "stats_file": "feats_stats.npz"}
         if "normalize.mean" not in model_weights(files):
-            shutil.copyfile(files.find(str(stats)), output / "feats_stats.npz")
+            copy_file(files.find(str(stats)), output / "feats_stats.npz")
     config = _with_architecture(config, training) | _adapter_options(training, files, allow_import=allow_import)
     _write_yaml(output / CONFIG, config)
     weights = model_weights(files)
@@ -204,7 +203,7 @@ def _pack_features(folder: Path, output: Path) -> None:
         return
     values = read_mapping(folder / FEATURES_FILE)
     if values.get("cmvn"):
-        shutil.copyfile(folder / str(values["cmvn"]), output / "cmvn.ark")
+        copy_file(folder / str(values["cmvn"]), output / "cmvn.ark")
         values = {**values, "cmvn": "cmvn.ark"}
     _write_yaml(output / FEATURES_FILE, values)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from functools import partial
 from pathlib import Path
 
+from tympan.config.command_line import split_words
 from tympan.data.kaldi_dir import read_table
 from tympan.files import explained, read_json
 from tympan.recipe.averaging import REGION, write_model
@@ -54,7 +54,7 @@ def inference_arguments(recipe: Recipe, name: str) -> list[str]:
     arguments += ["--data_path_and_name_and_type", recipe.features.decoding_data(name)]
     arguments += _model_arguments(recipe)
     arguments += ["--ngpu", "0", "--nj", str(options.jobs)]  # the recipe decodes on the CPU
-    return [*arguments, *shlex.split(options.inference_args)]
+    return [*arguments, *split_words(options.inference_args, option="inference_args")]
 
 
 def scored(options: RecipeOptions, corpus: Corpus) -> dict[str, float]:
@@ -104,7 +104,7 @@ def _decode_step(recipe: Recipe, name: str, label: str) -> Step:
     options, decoded = recipe.options, recipe.decode_dir(name)
     needs = [recipe.model_file, Path(options.decode_config), *_language_models(options).values(), *recipe.tokens.needs]
     needs += recipe.features.decoding_needs(name)
-    settings = {"arguments": shlex.split(options.inference_args)}
+    settings = {"arguments": split_words(options.inference_args, option="inference_args")}
     return Step(
         f"decode {label}",
         partial(run_command, "asr_inference", inference_arguments(recipe, name)),

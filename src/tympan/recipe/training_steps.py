@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shlex
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import TypeVar
 
 from tympan.config import parse_training
 from tympan.config.asr import AsrTrainConfig
+from tympan.config.command_line import split_words
 from tympan.config.lm import LmTrainConfig
 from tympan.config.train import TrainConfig
 from tympan.data.kaldi_dir import read_table
@@ -119,7 +119,7 @@ def lm_arguments(recipe: Recipe) -> list[str]:
         arguments += [f"--{split}_data_path_and_name_and_type", f"{text},text,text"]
     arguments += recipe.tokens.training_arguments()
     arguments += ["--ngpu", str(min(options.ngpu, 1))]
-    return [*arguments, *_common_arguments(options), *shlex.split(options.lm_args)]
+    return [*arguments, *_common_arguments(options), *split_words(options.lm_args, option="lm_args")]
 
 
 def asr_arguments(recipe: Recipe) -> list[str]:
@@ -134,7 +134,7 @@ def asr_arguments(recipe: Recipe) -> list[str]:
         kept = "--keep_last_models" if options.average == "last" else "--keep_nbest_models"
         arguments += [kept, str(options.n_average)]
     arguments += ["--num_iters_per_epoch", str(options.N)] if options.N else []
-    return [*arguments, *_common_arguments(options), *shlex.split(options.asr_args)]
+    return [*arguments, *_common_arguments(options), *split_words(options.asr_args, option="asr_args")]
 
 
 def batch_size_of(options: RecipeOptions, corpus: Corpus) -> int:

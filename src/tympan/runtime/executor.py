@@ -26,6 +26,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 Promised = TypeVar("Promised", covariant=True)
 
+MOST_PROCESSES = 1024
 ATTEMPTS = 3
 """Give up after a worker has died this many times while processing the same item."""
 CONNECT_TIMEOUT_S = 10
@@ -50,8 +51,8 @@ def map_jobs(
     bar counts items, or their weight (such as utterances per job). An exception in a job stops all jobs and is raised
     here.
     """
-    if nj < 1:
-        raise UserError(f"--nj {nj}: must be 1 or more")
+    if not 1 <= nj <= MOST_PROCESSES:
+        raise UserError(f"--nj {nj}: must be between 1 and {MOST_PROCESSES}")
     jobs = list(items) if not isinstance(items, Sized) else items
     total = sum(map(weight, jobs)) if weight else len(jobs)
     with tqdm(total=total, desc=description, unit=unit, dynamic_ncols=True, disable=None, file=sys.stderr) as bar:
@@ -191,6 +192,9 @@ class _Dask:
         except ImportError:
             raise UserError("--executor dask needs the package distributed: pip install 'tympan[cluster]'") from None
         try:
+            from distributed.comm import get_address_host_port
+
+            get_address_host_port(address, strict=False)  # a Client with an invalid address prints a traceback later
             connect: Any = distributed.Client
             self._client = connect(address, timeout=CONNECT_TIMEOUT_S, set_as_default=False)
         except (OSError, ValueError) as error:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tympan.config.asr import AsrTrainConfig
+from tympan.config.command_line import split_words
 from tympan.config.parse import as_yaml
 from tympan.config.read import parse_training
 from tympan.config.yaml_text import dump_yaml
@@ -22,7 +24,7 @@ from tympan.decode.options import DecodeOptions, merged_options, read_decode_con
 from tympan.decode.pack import pack_model
 from tympan.decode.recognizer import Recognizer
 from tympan.errors import UserError
-from tympan.files import status_of
+from tympan.files import require_file
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.device import choose_kind
 from tympan.runtime.lock import NAME as LOCK
@@ -74,6 +76,7 @@ def run_finetuning(options: FinetuneOptions) -> Finetuned:
 
 def _run(options: FinetuneOptions) -> Finetuned:
     directory = options.output_dir
+    _check_files(options)
     _prepare_directory(directory, is_resumed=options.resume)
     setup_logging("INFO", directory / LOG, console=True, rank=None)
     base = _packed_base(options)
@@ -90,11 +93,12 @@ def _run(options: FinetuneOptions) -> Finetuned:
         output_dir=str(directory / TRAIN),
     )
     check_method(start, values)
+    training = _training_config(options, values)
     unit: Unit = options.unit or usual_unit(before)
     kept = [one for name, one in data.items() if name in ("dev", "test", "keep")]
     first = [_decoded(before, one, "before", options, unit) for one in kept]
     del before
-    _train(options, values)
+    _train(options, *training)
     model = _packed_result(options)
     after = _recognizer(model, options)
     second = [_decoded(after, one, "after", options, unit) for one in kept]
@@ -105,6 +109,20 @@ def _run(options: FinetuneOptions) -> Finetuned:
         directory, results, unit=unit, title=f"Fine-tuning: {directory.name}", notes=notes, ending=_ending(model)
     )
     return Finetuned(directory, model, {one.name: one for one in results}, unit)
+
+
+def _check_files(options: FinetuneOptions) -> None:
+    """UserError for a missing file, before anything is computed."""
+    for name in ("decode_config", "train_config", "token_list", "bpemodel"):
+        path = getattr(options, name)
+        try:
+            if path is not None:
+                require_file(path)
+        except UserError as error:
+            raise UserError(f"--{name} {error}") from None
+    if options.bpemodel is not None and options.token_list is None:
+        raise UserError("--bpemodel: belongs to --token_list, which is missing")
+    split_words(options.asr_args, option="asr_args")
 
 
 def _prepare_directory(directory: Path, *, is_resumed: bool) -> None:
@@ -121,8 +139,6 @@ def _packed_base(options: FinetuneOptions) -> Path:
     folder = options.output_dir / BASE
     if (folder / "config.yaml").exists():
         return folder
-    if options.decode_config is not None and status_of(options.decode_config) is None:
-        raise UserError(f"--decode_config {options.decode_config}: no such file")
     chosen = None if options.decode_config is None else read_decode_config(options.decode_config)
     return pack_base(options.model, folder, options=chosen, allow_import=options.allow_import)
 
@@ -214,17 +230,21 @@ def _decoded(recognizer: Recognizer, data: DataSet, when: str, options: Finetune
     return result
 
 
-def _train(options: FinetuneOptions, values: Mapping[str, Any]) -> None:
+def _training_config(options: FinetuneOptions, values: Mapping[str, Any]) -> tuple[AsrTrainConfig, list[str]]:
+    """The configuration of the training, and the command line that it comes from."""
     directory = options.output_dir
     with atomic_write(directory / "train.yaml") as stream:
         stream.write(dump_yaml(as_yaml(values)))
     argv = ["--config", str(directory / "train.yaml")]
     argv += ["--config", str(options.train_config)] if options.train_config else []
-    argv += shlex.split(options.asr_args)
-    task = AsrTask()
-    config = parse_training(task.config_class, argv, prog="tympan finetune")
+    argv += split_words(options.asr_args, option="asr_args")
+    return parse_training(AsrTrainConfig, argv, prog="tympan finetune"), argv
+
+
+def _train(options: FinetuneOptions, config: AsrTrainConfig, argv: list[str]) -> None:
+    directory = options.output_dir
     try:
-        code = run_training(task, config, argv=argv)
+        code = run_training(AsrTask(), config, argv=argv)
     except UserError as error:
         if options.batch_s is None or "--batch_bins" not in str(error):
             raise

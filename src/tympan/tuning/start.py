@@ -19,6 +19,7 @@ from tympan.decode.model_files import CONFIG, find_model
 from tympan.decode.options import DecodeOptions
 from tympan.decode.pack import pack_model
 from tympan.errors import UserError
+from tympan.files import copy_file
 from tympan.models.build import speech_kind
 from tympan.models.weights import load_weights
 from tympan.runtime.atomic import atomic_folder, atomic_write
@@ -109,7 +110,7 @@ def change_tokens(
         shutil.copytree(base, output, dirs_exist_ok=True, ignore=shutil.ignore_patterns("lm", WEIGHTS, CONFIG))
         values = yaml.safe_load((base / CONFIG).read_text(encoding="utf-8"))
         if bpemodel is not None:
-            shutil.copyfile(bpemodel, output / "bpe.model")
+            copy_file(bpemodel, output / "bpe.model")
             values |= {"bpemodel": "bpe.model", "token_type": "bpe"}
         elif characters and isinstance(codec.tokenizer, BpeTokenizer):
             (output / "bpe.model").write_bytes(with_pieces(codec.tokenizer.model.read_bytes(), characters))
