@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import tempfile
 import typing
 from pathlib import Path
@@ -18,12 +19,13 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.cast import members_of
 from tympan.config.lm import LmTrainConfig
 from tympan.config.option import options_of
+from tympan.config.range import SMALLEST
 from tympan.config.resolve import resolve
 
 text = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="\0"), max_size=12)
 word = text.filter(lambda item: item.lower() not in ("none", "null", "nil", "~"))
 part = word.filter(lambda item: item == item.strip())
-number = st.floats(allow_nan=False, allow_infinity=False)
+number = st.floats(allow_nan=False, allow_infinity=False).filter(lambda item: item == 0 or abs(item) >= SMALLEST)
 whole = st.integers(1 - 2**63, 2**63 - 1)
 leaf = st.none() | st.booleans() | st.integers() | number | text
 tree = st.recursive(
@@ -34,7 +36,7 @@ toys = st.builds(
     text=text,
     note=st.none() | word,
     number=whole,
-    rate=st.floats(allow_nan=False),
+    rate=number | st.sampled_from([math.inf, -math.inf]),
     maybe=st.none() | number,
     flag=st.booleans(),
     mode=st.sampled_from(["fast", "slow"]),

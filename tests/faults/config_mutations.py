@@ -115,15 +115,15 @@ class Trial:
         if "Traceback (most recent call last)" in ended.output or ended.code not in (0, 2):
             return "traceback", f"exit code {ended.code}: {tail}"
         if ended.code == 2:
-            return self._judge_message(tail)
+            return self._judge_message(ended.output)
         faults = list(self.family.faults(output, ended.output, self.config))
         return ("nonsense", "; ".join(faults)) if faults else ("accepted", "")
 
-    def _judge_message(self, tail: str) -> tuple[Outcome, str]:
+    def _judge_message(self, output: str) -> tuple[Outcome, str]:
         """A message about the only change names the option or the key."""
-        message = tail.partition("tympan: error: ")[2]
+        message = output.partition("tympan: error: ")[2]
         if not message.strip():
-            return "nonsense", f"no message: {tail}"
+            return "nonsense", f"no message: {output[-1500:]}"
         if len(self.changes) == 1 and "out of memory" not in message:
             (change,) = self.changes
             words = message.replace("_", " ").replace("-", " ").lower()

@@ -55,6 +55,10 @@ def test_many_random_options(materials: Materials, part: int) -> None:
     assert faults(materials, range(first, first + TRIALS), families=COMMANDS, weights=WEIGHTS) == []
 
 
+ESPNET1 = "espnet.nets.pytorch_backend"
+TRANSDUCERS = f"{ESPNET1}.e2e_asr_transducer:E2E"
+
+
 @pytest.mark.parametrize(
     ("family", "options", "message"),
     [
@@ -63,6 +67,37 @@ def test_many_random_options(materials: Materials, part: int) -> None:
             "features",
             {"feats_type": "mfcc", "mfcc_config": {"cepstral-lifter": "-inf"}},
             "--cepstral-lifter must be",
+        ),
+        (
+            "features",
+            {"feats_type": "fbank", "fbank_config": {"frame-length": 1000}},
+            "one frame (--frame-length is 1000",
+        ),
+        ("espnet1", {"old": {"elayers": "x", "mtlalpha": 0.3}}, "elayers: expects a whole number from 0 to 1000"),
+        ("espnet1", {"old": {"elayers": 10**25, "mtlalpha": 0.3}}, "elayers: expects a whole number from 0 to 1000"),
+        ("espnet1", {"old": {"mtlalpha": [0.3], "elayers": 1}}, "mtlalpha: expects one value, found a list"),
+        ("espnet1", {"old": {"process": [{"type": {}}]}}, "the processing step {} has no translation"),
+        (
+            "espnet1",
+            {
+                "old": {
+                    "elayers": 1,
+                    "mtlalpha": 1,
+                    "intermediate-ctc-layer": "x",
+                    "model-module": "espnet.nets.pytorch_backend.e2e_asr_transformer:E2E",
+                }
+            },
+            "expects numbers such as 3,6",
+        ),
+        (
+            "features",
+            {"feats_type": "fbank_pitch", "pitch_config": {"upsample-filter-width": 99}},
+            "--max-f0=400 is too",
+        ),
+        (
+            "espnet1",
+            {"old": {"enc-block-arch": ["x"], "model-module": TRANSDUCERS}},
+            "a list of equal conformer or tran",
         ),
         ("apply_cmvn", {"compression_method": -8}, "--compression_method: must be between 1 and 7, found -8"),
         ("sentencepiece", {"seed": -3}, "seed: must be between 0 and 4294967295, found -3"),

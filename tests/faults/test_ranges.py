@@ -41,6 +41,7 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--grad_clip -inf", "--grad_clip: must be at least 0, found -inf"),
         ("--grad_clip_type 0", "--grad_clip_type: must be above 0, found 0"),
         ("--optim adam --optim_conf lr=.inf", "--optim_conf lr: must be between 0 and 1000, found inf"),
+        ("--optim adam --optim_conf lr=1e-320", "--optim_conf lr: must be 0 or of the size 1e-37 or more (float32 has"),
         ("--optim adam --optim_conf lr=1e10", "--optim_conf lr: must be between 0 and 1000, found 1e+10"),
         ("--optim adam --optim_conf weight_decay=.inf", "--optim_conf weight_decay: must be between 0 and 1000"),
         ("--optim adam --optim_conf eps=-5", "--optim_conf eps: must be between 0 and 1, found -5"),

@@ -176,7 +176,7 @@ def test_short_files_are_listed_and_skipped(golden: Path, tmp_path: Path, capsys
     assert counts == {key: count for key, count in expected.items() if count != "-"}
     skipped = read_table(tmp_path / "out" / "skipped")
     assert sorted(skipped) == sorted(key for key, count in expected.items() if count == "-")
-    assert skipped["n00001"] == "0.0001 s is shorter than one frame"
+    assert skipped["n00001"] == "0.0001 s is shorter than one frame (--frame-length is 25 ms)"
     assert "5 shorter than one frame, 0 unreadable" in capsys.readouterr().out
 
 

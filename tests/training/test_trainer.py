@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -109,6 +110,26 @@ def test_accumulation_equals_the_large_batch(tmp_path: Path) -> None:
     many.fit()
     for name, tensor in weights(one).items():
         assert torch.allclose(tensor, weights(many)[name], rtol=0, atol=1e-12), name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"early_stopping_criterion": ("train", "acd", "max"), "patience": 1},
+            "--early_stopping_criterion train acd max:",
+        ),
+        (
+            {"val_scheduler_criterion": ("train", "acd")},
+            "--val_scheduler_criterion train acd: epoch 1 has no statistic",
+        ),
+    ],
+)
+def test_a_training_statistic_that_does_not_exist_is_named(tmp_path: Path, options: Any, message: str) -> None:
+    """Before, such a run was never stopped early."""
+    updater = tiny_updater(scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
+    with pytest.raises(UserError, match=message):
+        tiny_trainer(tmp_path, updater=updater, max_epoch=3, **options).fit()
 
 
 def test_early_stopping_and_its_message(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

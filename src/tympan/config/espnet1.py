@@ -119,8 +119,10 @@ def _translate_asr(file: Translation) -> None:
     _translate_convolutions(file, convolutions)
     layers = file.take("intermediate_ctc_layer")
     if layers not in (None, ""):
-        numbers = [int(item) for item in str(layers).split(",")]
-        file.put("encoder_conf.interctc_layer_idx", numbers, "intermediate_ctc_layer")
+        words = str(layers).split(",")
+        if not all(re.fullmatch(r"\s*[0-9]{1,4}\s*", word) for word in words):
+            file.stop("intermediate_ctc_layer", f"intermediate-ctc-layer: expects numbers such as 3,6, found {layers}")
+        file.put("encoder_conf.interctc_layer_idx", [int(word) for word in words], "intermediate_ctc_layer")
     translate_training(file, adim)
 
 
@@ -307,7 +309,7 @@ def _translate_specaug(file: Translation) -> None:
         kind = step.pop("type", None)
         if kind == "identity":
             continue
-        if kind not in wanted:
+        if not isinstance(kind, str) or kind not in wanted:
             file.refuse(
                 "process",
                 f"the processing step {kind!r} has no translation; only SpecAugment's time_warp, freq_mask and "

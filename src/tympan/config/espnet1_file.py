@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from tympan.config.espnet1_keys import Names
+from tympan.config.espnet1_keys import LISTS, MOST_LAYERS, NULLABLE, NUMBERS, REPEATS, Names
 from tympan.config.mistakes import Mistakes, nearest
 from tympan.config.yaml_text import Document, KeyPath
 
@@ -22,6 +23,23 @@ class Translation:
         self.notes: list[str] = []
         self.mistakes = Mistakes()
         self.known: set[str] = set()
+        self._check_values()
+
+    def _check_values(self) -> None:
+        """Mistakes that translating would stumble over: it computes with some values and compares others."""
+        for key, (written, value) in list(self.left.items()):
+            if isinstance(value, list | dict):
+                if key not in LISTS:
+                    kind = "a list" if isinstance(value, list) else "a mapping"
+                    self.refuse(key, f"{written}: expects one value, found {kind}")
+            elif key in NUMBERS and not (value is None and key in NULLABLE):
+                number = _number(value)
+                if number is None or (key in REPEATS and not (0 <= number <= MOST_LAYERS and number == int(number))):
+                    wanted = f"a whole number from 0 to {MOST_LAYERS}" if key in REPEATS else "a finite number"
+                    self.refuse(key, f"{written}: expects {wanted}, found {show(value)}")
+                else:
+                    self.left[key] = (written, number)
+        self.mistakes.check()
 
     def take(self, key: str, default: Any = None) -> Any:
         """Return the value of a key and mark the key as done."""
@@ -106,6 +124,19 @@ class Translation:
 
     def _line(self, key: str) -> int:
         return self.source.lines.get((self._written(key),), 1)
+
+
+def _number(value: Any) -> float | None:
+    """A number, also in quotes; None for anything else, nan and infinity."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    for kind in (int, float):
+        try:
+            number = kind(value) if isinstance(value, str) else value
+            return number if math.isfinite(number) else None
+        except (ValueError, OverflowError):
+            continue
+    return None
 
 
 def show(value: Any) -> str:

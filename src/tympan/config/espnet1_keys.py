@@ -213,3 +213,24 @@ CONVOLUTIONS = {
 """ESPnet1's layers instead of self-attention, and the encoders and decoders here."""
 ASR_SIGNS = {"elayers", "adim", "mtlalpha", "eunits", "dlayers", "model-module", "transformer-lr"}
 LM_SIGNS = {"layer", "unit", "batchsize", "epoch"}
+_COMPUTED = """
+    batch_bins batch_frames_in batch_seqs batch_size dec_embed_dim enc_block_repeat eps intermediate_ctc_weight
+    lr lr_cosine_total lr_cosine_warmup lr_noam_warmup lsm_weight maxlen maxlen_in maxlen_out noam_adim noam_lr
+    optimizer_warmup_steps patience stochastic_depth_rate transformer_attn_dropout_rate transformer_lr
+    transformer_warmup_steps weight_decay wshare
+"""
+_DEFAULTS = (RNN_DEFAULTS, ASR_DEFAULTS, CONFORMER_DEFAULTS, LM_DEFAULTS, TRANSFORMER_LM_DEFAULTS)
+NUMBERS = frozenset(_COMPUTED.split()) | {
+    key
+    for defaults in _DEFAULTS
+    for key, value in defaults.items()
+    if isinstance(value, int | float) and not isinstance(value, bool)
+}
+"""Keys whose values are numbers."""
+NULLABLE = ("transformer_attn_dropout_rate", "lr", "weight_decay", "noam_adim", "lsm_weight", "patience")
+"""Numbers that may be null."""
+REPEATS = ("elayers", "dlayers", "layer", "enc_block_repeat")
+"""Numbers of layers."""
+MOST_LAYERS = 1000
+LISTS = ("process", "enc_block_arch", "dec_block_arch")
+"""Keys whose values are lists; every other key has one value."""

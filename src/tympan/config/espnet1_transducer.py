@@ -117,7 +117,7 @@ def _refuse_parts(file: Translation) -> None:
 
 def _translate_blocks(file: Translation, blocks: Any) -> int:
     """`enc-block-arch`: a list of one kind of block, repeated `enc-block-repeat` times. Returns their size."""
-    listed = [dict(item) for item in blocks] if isinstance(blocks, list) else []
+    listed = [dict(item) if isinstance(item, Mapping) else {} for item in blocks] if isinstance(blocks, list) else []
     first = {str(key).replace("-", "_"): value for key, value in listed[0].items()} if listed else {}
     kind = first.pop("type", None)
     if kind not in ("conformer", "transformer") or any(item != listed[0] for item in listed[1:]):

@@ -13,11 +13,15 @@ from typing import Any
 
 LARGEST = 2**63 - 1
 """Whole numbers above this overflow in the libraries that Tympan uses."""
+SMALLEST = 1e-37
+"""Numbers closer to 0 become 0 in float32, such as a learning rate that trains nothing."""
 
 
 @dataclass(frozen=True)
 class Range:
     """At least `least` or above `above`, at most `most` or below `below`. nan is never inside, inf only if allowed.
+
+    Numbers that float32 rounds to 0 are never inside.
 
     For lists and mappings it applies to every number in them.
     """
@@ -35,6 +39,8 @@ class Range:
                 is_huge = isinstance(number, int) and abs(number) > LARGEST and self.most is None and self.below is None
                 words = "a number of at most 18 digits" if is_huge else str(self) or "a finite number"
                 return f"must be {words}, found {_shown(number)}"
+            if 0 < abs(number) < SMALLEST:
+                return f"must be 0 or of the size {SMALLEST:g} or more (float32 has no smaller numbers), found {number}"
         return None
 
     def __str__(self) -> str:

@@ -11,13 +11,16 @@ from tympan.config.option import option
 from tympan.decode.search import SearchKind
 from tympan.errors import UserError
 
+MOST_EXPANSIONS = 100
+"""Per frame of about 40 ms; a model that is not trained yet uses all of them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class GreedyOptions:
     """`search_conf` of transducer_greedy."""
 
     max_sym_exp: int = option(
-        30, help="maximum number of tokens per frame; 1 as ESPnet2's greedy search", least=1, most=1000
+        30, help="maximum number of tokens per frame; 1 as ESPnet2's greedy search", least=1, most=MOST_EXPANSIONS
     )
 
 
@@ -27,7 +30,7 @@ class BeamOptions:
 
     score_norm: bool = option(True, help="rank the final hypotheses by score divided by length")
     ilm_weight: float = option(
-        0.0, help="weight of the internal language model, whose scores are subtracted", least=0, most=10
+        0.0, help="weight of the internal language model, whose scores are subtracted", least=0, most=1
     )
 
 
@@ -42,7 +45,9 @@ class DefaultOptions(BeamOptions):
 class TsdOptions(DefaultOptions):
     """`search_conf` of transducer_tsd."""
 
-    max_sym_exp: int = option(2, help="number of expansions per frame, the last without a token", least=1, most=1000)
+    max_sym_exp: int = option(
+        2, help="number of expansions per frame, the last without a token", least=1, most=MOST_EXPANSIONS
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +61,7 @@ class AlsdOptions(DefaultOptions):
 class NscOptions(BeamOptions):
     """`search_conf` of transducer_nsc."""
 
-    nstep: int = option(1, help="number of expansions per frame", least=1, most=1000)
+    nstep: int = option(1, help="number of expansions per frame", least=1, most=MOST_EXPANSIONS)
     prefix_alpha: int = option(
         1, help="how many tokens shorter a prefix may be whose ways are added to a hypothesis", least=0, most=100
     )
@@ -66,7 +71,7 @@ class NscOptions(BeamOptions):
 class MaesOptions(BeamOptions):
     """`search_conf` of transducer_maes."""
 
-    nstep: int = option(2, help="number of expansions per frame, at least 2", least=1, most=1000)
+    nstep: int = option(2, help="number of expansions per frame, at least 2", least=1, most=MOST_EXPANSIONS)
     prefix_alpha: int = option(
         1, help="how many tokens shorter a prefix may be whose ways are added to a hypothesis", least=0, most=100
     )

@@ -137,7 +137,10 @@ def _write_shard(
             if len(features):
                 ark.write(utterance, features)
             else:
-                too_short[utterance] = f"{audio.duration_s:.4f} s is shorter than one frame"
+                too_short[utterance] = (
+                    f"{audio.duration_s:.4f} s is shorter than one frame (--frame-length is "
+                    f"{options.frame.frame_length:g} ms)"
+                )
     origins = {part[0]: _origin(part, channel) for part in shard.items}
     return _ShardResult(seal(shard.ark, ark, origins), too_short, unreadable)
 

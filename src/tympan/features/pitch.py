@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.features.arrays import Floats, Ints
 from tympan.features.framing import Count, Size, check_framing, check_ranges
@@ -31,18 +33,18 @@ class PitchOptions:
     frame_shift: Size = 10.0
     """ms"""
     preemphasis_coefficient: Size = 0.0
-    min_f0: Size = 50.0
+    min_f0: Annotated[float, Range(10, 20_000)] = 50.0
     max_f0: Size = 400.0
     soft_min_f0: Size = 10.0
     penalty_factor: Size = 0.1
     lowpass_cutoff: Size = 1000.0
-    resample_frequency: Size = 4000.0
-    delta_pitch: Size = 0.005
+    resample_frequency: Annotated[float, Range(100, 48_000)] = 4000.0
+    delta_pitch: Annotated[float, Range(1e-4, 1)] = 0.005
     """Ratio between neighbouring lags, less 1."""
     nccf_ballast: Size = 7000.0
     nccf_ballast_online: bool = False
-    lowpass_filter_width: Count = 1
-    upsample_filter_width: Count = 5
+    lowpass_filter_width: Annotated[int, Range(1, 100)] = 1
+    upsample_filter_width: Annotated[int, Range(1, 100)] = 5
     max_frames_latency: Count = 0
     """Only affects the latency of online decoding; the result for a whole file is the same."""
     frames_per_chunk: Count = 0
@@ -67,12 +69,17 @@ class PitchOptions:
         check_framing(self.resample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
         if not 0 < self.min_f0 < self.max_f0:
             raise UserError(f"--min-f0={self.min_f0:g} must be above 0 and below --max-f0={self.max_f0:g}")
+        check_ranges(self)
+        if self.first_lag < 1:
+            raise UserError(
+                f"--max-f0={self.max_f0:g} is too high for --upsample-filter-width={self.upsample_filter_width} and "
+                f"--resample-frequency={self.resample_frequency:g}"
+            )
         if 2 * self.lowpass_cutoff > min(self.sample_frequency, self.resample_frequency):
             raise UserError(
                 f"--lowpass-cutoff={self.lowpass_cutoff:g} must not exceed half of --sample-frequency and "
                 "--resample-frequency"
             )
-        check_ranges(self)
 
     @property
     def window(self) -> int:

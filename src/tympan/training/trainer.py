@@ -204,7 +204,9 @@ class Trainer:
         if scheduler is None or self.options.no_forward_run:
             return
         if "valid" in moments(scheduler):
-            scheduler.step(self.reporter.get(*self.options.val_scheduler_criterion, epoch))
+            phase, name = self.options.val_scheduler_criterion
+            self._require(f"--val_scheduler_criterion {phase} {name}", phase, name, epoch)
+            scheduler.step(self.reporter.get(phase, name, epoch))
         elif "epoch" in moments(scheduler):
             scheduler.step()
 
@@ -212,8 +214,9 @@ class Trainer:
         """Return whether the criterion has not improved for more than `patience` epochs."""
         last = self.position.epoch - 1
         phase, name, mode = self.options.early_stopping_criterion
-        if self.options.patience is None or not self.reporter.has(phase, name, last):
+        if self.options.patience is None or last not in self.reporter.stats or self.options.no_forward_run:
             return False
+        self._require(f"--early_stopping_criterion {phase} {name} {mode}", phase, name, last)
         waited = last - self.reporter.ranking(phase, name, mode)[0][0]
         if waited > self.options.patience:
             logging.info(
@@ -222,6 +225,12 @@ class Trainer:
                 phase, name, waited, last,
             )  # fmt: skip
         return waited > self.options.patience
+
+    def _require(self, option: str, phase: str, name: str, epoch: int) -> None:
+        """UserError if an epoch lacks a statistic. Those of the training phase are not known before the first epoch."""
+        if not self.reporter.has(phase, name, epoch):
+            known = ", ".join(sorted(self.reporter.stats[epoch].get(phase, {})))
+            raise UserError(f"{option}: epoch {epoch} has no statistic {phase}.{name}; {phase} has {known}")
 
     def _state(self, model_state: dict[str, torch.Tensor], *, part: dict[str, Any] | None) -> dict[str, Any]:
         return {

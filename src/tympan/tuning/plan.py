@@ -63,7 +63,7 @@ def training_options(
         "train_data_path_and_name_and_type": _triples(train.data, wants_features=wants_features),
         "valid_data_path_and_name_and_type": _triples(dev.data, wants_features=wants_features),
         "batch_type": "numel",
-        "batch_bins": int(batch_s * frames_per_s),
+        "batch_bins": max(1, int(batch_s * frames_per_s)),
         "max_epoch": epochs,
         "optim": "adam",
         "optim_conf": {"lr": options.lr or LEARNING_RATES[options.method]},
