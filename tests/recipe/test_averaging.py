@@ -57,3 +57,25 @@ def test_the_criterion_is_the_one_of_the_training(
     write_model(tmp_path, tmp_path / "model.pth", number=number, which="best")
     assert torch.load(tmp_path / "model.pth", weights_only=True)["weight"] == expected
     assert "by valid.cer_ctc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("criterion", "values"),
+    [("[valid, acc, max]", {}), ("[valid, cer_ctc, min]", {"cer_ctc": 1.0})],
+)
+def test_a_criterion_that_says_nothing_is_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], criterion: str, values: dict[str, float]
+) -> None:
+    """Not in the log, or the same for all epochs. Before, untrained epochs were averaged, or taken as the best."""
+    (tmp_path / "config.yaml").write_text(f"best_model_criterion:\n- {criterion}\n")
+    stats = {epoch: {"valid": {**values, "loss": loss}} for epoch, loss in ((1, 70.0), (2, 50.0), (3, 30.0), (4, 30.5))}
+    identity = Identity(task="asr", optim="adam", scheduler=None, tokens={}, options={})
+    state = {"reporter": {"stats": stats}, "model": {}, "position": {"epoch": 5, "step": 0}}
+    save_checkpoint(tmp_path, state, identity=identity)
+    for epoch in stats:
+        torch.save({"weight": torch.tensor(float(epoch))}, tmp_path / f"{epoch}epoch.pth")
+    write_model(tmp_path, tmp_path / "model.pth", number=10, which="last")
+    write_model(tmp_path, tmp_path / "model.pth", number=1, which="best")
+    said = capsys.readouterr().out
+    assert "mean of epochs 3, 4 (the last 10, without 1, 2: their loss is much worse than the best, 30)" in said
+    assert "epoch 3 (the best by valid.loss)" in said

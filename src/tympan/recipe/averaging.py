@@ -30,9 +30,14 @@ def write_model(directory: Path, model: Path, *, number: int, which: Literal["la
     from tympan.training.checkpoint import read_reporter
     from tympan.training.nbest import average, save_weights
 
-    criterion = phase, name, _ = _criterion(directory / "config.yaml")
+    criteria = _criteria(directory / "config.yaml")
     stats = read_reporter(directory).stats
-    values = {epoch: parts[phase][name] for epoch, parts in stats.items() if name in parts.get(phase, {})}
+    results = [_results(stats, criterion) for criterion in criteria]
+    # A model may lack the first one, such as the accuracy of a decoder, and after few epochs all error rates may be 1.
+    differ = [place for place, found in enumerate(results) if len(set(found.values())) > 1]
+    present = [place for place, found in enumerate(results) if found]
+    place = next(iter([*differ, *present, 0]))
+    criterion, values = criteria[place], results[place]
     saved = [epoch for epoch in sorted(stats) if (directory / f"{epoch}epoch.pth").exists()]
     if not saved:
         raise UserError(f"{directory} has no saved epochs; train the model first (--stage train).")
@@ -60,7 +65,9 @@ def choose_epochs(
     cost = {epoch: sign * value for epoch, value in values.items() if math.isfinite(value)}
     ranked = sorted((epoch for epoch in saved if epoch in cost), key=lambda epoch: (cost[epoch], epoch))
     if not ranked:
-        return Choice(list(saved[-number:]), f"the last ones; the log has no {phase}.{name}")
+        chosen = list(saved[-number:])
+        which_ones = "the last ones" if len(chosen) > 1 else "the last one"
+        return Choice(chosen, f"{which_ones}; the log has no {phase}.{name}")
     best = min(cost.values())
     limit = best + REGION * (max(cost[min(cost)], best) - best)
     near = [epoch for epoch in ranked if cost[epoch] <= limit] or ranked[:1]
@@ -77,13 +84,16 @@ def choose_epochs(
     return Choice(chosen, reason)
 
 
-def _criterion(config: Path) -> Criterion:
-    """The first criterion by which training chose its best epochs."""
+def _results(stats: Mapping[int, Mapping[str, Mapping[str, float]]], criterion: Criterion) -> dict[int, float]:
+    """The value of a criterion by epoch."""
+    phase, name, _ = criterion
+    return {epoch: parts[phase][name] for epoch, parts in stats.items() if name in parts.get(phase, {})}
+
+
+def _criteria(config: Path) -> list[Criterion]:
+    """The criteria by which training chose its best epochs, and the loss for the case that they say nothing."""
     from tympan.config.yaml_text import read_yaml
 
     document = read_yaml(config).value
     found = document.get("best_model_criterion") if isinstance(document, dict) else None
-    if not found:
-        return ("valid", "loss", "min")
-    phase, name, mode = found[0]
-    return (phase, name, mode)
+    return [*((phase, name, mode) for phase, name, mode in found or []), ("valid", "loss", "min")]
