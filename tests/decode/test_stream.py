@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 
 from tympan.bin import stream as stream_command
 from tympan.bin import transcribe
+from tympan.bin.stream import _read_pcm
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import load_training_config
 from tympan.decode.load import LoadedModel
@@ -192,6 +194,35 @@ def test_samples_from_standard_input_until_ctrl_c(folder: Path) -> None:
     stream = Recognizer.from_pretrained(folder).stream()
     stream.accept(samples[: round(16000 * last["audio_s"])], rate=16000)
     assert (last["text"], last["is_final"]) == (stream.finish().text, True)
+
+
+@pytest.mark.parametrize(("suffix", "name"), [("flac", "FLAC"), ("ogg", "Ogg"), ("aiff", "AIFF")])
+def test_another_file_on_standard_input(tmp_path: Path, suffix: str, name: str) -> None:
+    """It was taken for noise."""
+    soundfile.write(tmp_path / f"a.{suffix}", np.zeros(1600), 16000)
+    content = (tmp_path / f"a.{suffix}").read_bytes()
+    reader, writer = os.pipe()
+    os.write(writer, content[:1000])
+    os.close(writer)
+    with pytest.raises(UserError, match=f"standard input is a {name} file"):
+        list(read_pcm_from(reader, size=1))
+
+
+@pytest.mark.parametrize("content", [b"", b"a", b"ab", b"abc", b"abcd", b"abcde"])
+def test_the_first_samples_are_not_lost(content: bytes) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, content)
+    os.close(writer)
+    found = [int(sample) for piece in read_pcm_from(reader, size=1) for sample in piece]
+    assert found == np.frombuffer(content[: len(content) // 2 * 2], dtype="<i2").tolist()
+
+
+def read_pcm_from(reader: int, *, size: int) -> Iterator[np.ndarray]:
+    class Pipe:
+        def read(self, size: int) -> bytes:
+            return os.read(reader, size)
+
+    return _read_pcm(size, Pipe())
 
 
 def test_a_wav_file_on_standard_input(folder: Path) -> None:

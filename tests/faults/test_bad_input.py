@@ -63,6 +63,12 @@ def test_a_header_that_lies_about_the_length(tmp_path: Path, frames: int) -> Non
             audio_info(path)
 
 
+def test_a_header_without_a_length(tmp_path: Path) -> None:
+    """FLAC allows it, for programs that write to a pipe."""
+    with pytest.raises(AudioError, match=r"a\.flac: the header does not say how long the recording is, .*convert it"):
+        audio_info(lying_flac(tmp_path / "a.flac", 0))
+
+
 def test_silence_may_be_packed_as_tightly_as_flac_can(tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.flac", np.zeros(RATE_HZ * 60), RATE_HZ)
     assert len(read_audio(tmp_path / "a.flac").samples) == RATE_HZ * 60

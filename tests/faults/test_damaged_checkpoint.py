@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -74,6 +75,20 @@ def test_damaged_bytes(saved: Path, seed: int) -> None:
         (saved / NAME).write_bytes(content)
         steps.append(loaded_step(saved))
     assert steps.count(1) > 150  # a changed date in the zip directory has no effect
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "loop", "nothing"])
+def test_something_else_in_its_place(saved: Path, kind: str) -> None:
+    path = saved / NAME
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    elif kind != "nothing":
+        path.symlink_to({"device": "/dev/zero", "loop": NAME}[kind])
+    assert loaded_step(saved) == 1
 
 
 def edits() -> Iterator[Callable[[dict[str, Any]], object]]:

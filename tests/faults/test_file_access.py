@@ -20,7 +20,6 @@ ALLOWED = {
     "decode/session.py": "files that ModelFiles.check found to be regular",
     "decode/zipped.py": "after open_file",
     "recipe/ascend.py": "own log",
-    "recipe/ascend_report.py": "after is_file",
     "recipe/demo.py": "own files",
     "recipe/download.py": "own notes",
     "recipe/draft.py": "own templates",

@@ -10,6 +10,7 @@ import torch
 
 from tympan.bin.ascend_report import main
 from tympan.errors import UserError
+from tympan.recipe.ascend_report import experiment_facts
 
 SMALL = ["--device", "cpu", "--steps", "2", "--batch_size", "2", "--frames", "48", "--blocks", "1"]
 
@@ -43,3 +44,18 @@ def test_a_run_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is no such directory"):
         main(["--device", "cpu", "--steps", "0", "--exp", str(tmp_path / "none"), "--output", str(tmp_path / "r.json")])
     assert not (tmp_path / "r.json").exists()
+
+
+def test_files_of_a_run_that_are_damaged(tmp_path: Path) -> None:
+    run = tmp_path / "exp"
+    run.mkdir()
+    (run / "manifest.json").write_text("{}", encoding="utf-8")
+    (run / "config.yaml").write_bytes(b"a: \xff\n")
+    (run / "train.log").write_bytes(b"caf\xe9\n" * 201)
+    facts = experiment_facts(run)
+    assert facts["config"] == "a: \ufffd\n"
+    assert facts["log"] == [*["caf\ufffd"] * 100, "...", *["caf\ufffd"] * 100]
+    (run / "train.log").unlink()
+    (run / "train.log").symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"train\.log: is a device, but a file is expected"):
+        experiment_facts(run)

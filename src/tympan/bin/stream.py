@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from tympan.decode.recognizer import Recognizer
 
 STDIN = Path("-")
+HEADERS = {b"RIFF": "WAV", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
+"""First bytes of files that are no samples."""
+HEADER_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +36,9 @@ class Options(ModelOptions):
         help="audio file, read piece by piece as a test, or - for samples on standard input: 16-bit little-endian PCM "
         "with one channel at the model's sample rate, as `arecord -t raw -f S16_LE -r 16000` writes"
     )
-    piece_s: float = option(0.2, help="duration of a piece in seconds; the text is updated after each", above=0.0)
+    piece_s: float = option(
+        0.2, help="duration of a piece in seconds; the text is updated after each", above=0.0, most=3600
+    )
     json: bool = option(
         False, help="write one JSON object per line for every change of the text, with text, audio_s and is_final"
     )
@@ -99,19 +104,28 @@ def _read_pcm(size: int, interrupt: _Interrupt) -> Iterator[np.ndarray]:
     """Pieces of up to `size` samples from standard input, as soon as they are there."""
     import numpy as np
 
-    waiting = b""
-    is_first = True
+    waiting, is_first = b"", True
     while data := interrupt.read(2 * size - len(waiting) % 2):
         waiting += data
-        if is_first and waiting.startswith(b"RIFF"):
-            raise UserError(
-                "standard input is a WAV file, but samples without a header are expected: give the file by its name, "
-                "or convert it with `sox FILE -t raw -`"
-            )
-        is_first = False
+        if is_first and len(waiting) < HEADER_BYTES:
+            continue
+        if is_first:
+            _reject_file(waiting)
+            is_first = False
         whole = len(waiting) // 2 * 2
         yield np.frombuffer(waiting[:whole], dtype="<i2")
         waiting = waiting[whole:]
+    if is_first and len(waiting) >= 2:
+        yield np.frombuffer(waiting[:2], dtype="<i2")
+
+
+def _reject_file(start: bytes) -> None:
+    for header, name in HEADERS.items():
+        if start.startswith(header):
+            raise UserError(
+                f"standard input is a {name} file, but samples without a header are expected: give the file by its "
+                "name, or convert it with `sox FILE -t raw -`"
+            )
 
 
 class _Output:

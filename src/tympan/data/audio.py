@@ -29,6 +29,8 @@ DIFFERENT = 0.01
 MOST_FRAMES_PER_BYTE = 8192
 """A header with more samples than this for each byte of the file is wrong: FLAC stores silence with about 4,700."""
 RATES_HZ = (100, 1_000_000)
+_UNKNOWN_FRAMES = (1 << 63) - 1
+"""libsndfile's number of samples for a FLAC file whose header has none."""
 _TRUSTED_SAMPLES = 1 << 26
 """Memory for so many samples (256 MB) is taken at once; beyond that it grows with what could be decoded."""
 
@@ -257,7 +259,13 @@ def _opened_sound(file: str | io.BytesIO, size: int, location: str) -> soundfile
     elif not 0 <= sound.frames <= MOST_FRAMES_PER_BYTE * size:
         problem = f"{sound.frames} samples, which a file of {size} bytes cannot contain"
     if problem is not None:
+        is_unknown = sound.frames == _UNKNOWN_FRAMES
         sound.close()
+        if is_unknown:
+            raise AudioError(
+                f"{location}: the header does not say how long the recording is, as when FLAC is written to a pipe; "
+                "convert it, for example with `ffmpeg -i IN OUT.wav`"
+            )
         raise AudioError(f"{location}: damaged: the header says {problem}")
     return sound
 

@@ -6,7 +6,8 @@ import os
 import platform
 import sys
 import time
-from collections import Counter
+from collections import Counter, deque
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.config.read import parse_training
 from tympan.data.batch import Batch
 from tympan.errors import UserError
+from tympan.files import open_file, read_bytes, status_of
 from tympan.models.build import build_asr_model
 from tympan.runtime import ascend
 from tympan.runtime.comm import Solo
@@ -55,15 +57,26 @@ def experiment_facts(directory: Path) -> dict[str, Any]:
     """The settings and results of a training run: its configuration, manifest and the end of its log."""
     if not directory.is_dir():
         raise UserError(f"--exp {directory}: there is no such directory")
-    log = directory / "train.log"
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    config = directory / "config.yaml"
+    log, config = directory / "train.log", directory / "config.yaml"
     return {
         "directory": str(directory),
         "manifest": read_manifest(directory),
-        "config": config.read_text(encoding="utf-8") if config.is_file() else None,
-        "log": lines[:LOG_LINES] + (["..."] if len(lines) > 2 * LOG_LINES else []) + lines[LOG_LINES:][-LOG_LINES:],
+        "config": read_bytes(config).decode("utf-8", errors="replace") if status_of(config) else None,
+        "log": _ends_of(log) if status_of(log) else [],
     }
+
+
+def _ends_of(log: Path) -> list[str]:
+    """The first and the last lines. A log may be large."""
+    with open_file(log) as stream:
+        first = list(islice(stream, LOG_LINES))
+        last: deque[bytes] = deque(maxlen=LOG_LINES)
+        others = 0
+        for line in stream:
+            last.append(line)
+            others += 1
+    middle = [b"..."] if others > LOG_LINES else []
+    return [line.decode("utf-8", errors="replace").rstrip("\r\n") for line in [*first, *middle, *last]]
 
 
 def trial_facts(

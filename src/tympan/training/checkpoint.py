@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tympan.errors import UserError
+from tympan.files import require_file
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.memory import is_out_of_memory
 from tympan.training.digest import digest_of
@@ -222,6 +223,10 @@ def _candidates(directory: Path) -> list[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    try:
+        require_file(path)
+    except UserError as error:
+        raise _Damaged(str(error).removeprefix(f"{path}: ")) from error
     with zipfile.ZipFile(path) as archive:
         broken = archive.testzip()
     if broken is not None:
