@@ -21,7 +21,7 @@ class Options:
     steps: int = option(20, help="number of training steps to measure; 0: none", least=0)
     batch_size: int = option(32, help="number of utterances per batch", least=1)
     frames: int = option(512, help="number of feature frames of the longest utterance", least=32)
-    blocks: int = option(12, help="number of encoder blocks; the decoder has half as many", least=1)
+    blocks: int = option(12, help="number of encoder blocks; the decoder has half as many", least=1, most=1000)
     train_dtype: Literal["float16", "bfloat16", "float32", "O1", "O2"] = option(
         "float32", help="number format; O1, O2 and float16 use the loss scale 512"
     )

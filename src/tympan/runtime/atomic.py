@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -31,12 +32,22 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["wb"]) -> AbstractC
 def atomic_write(
     path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w", *, encoding: str = "utf-8"
 ) -> AbstractContextManager[IO[Any]]:
-    """Open a temporary file next to `path`. It is renamed to `path` if the block succeeds, and removed if it fails."""
+    """Open a temporary file next to `path`. It is renamed to `path` if the block succeeds, and removed if it fails.
+
+    A pipe or a device such as /dev/stdout is written directly.
+    """
     return _atomic_write(Path(path), mode, encoding)
 
 
 @contextmanager
 def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
+    if _is_stream(target):
+        with (
+            naming(target),
+            os.fdopen(_open_stream(target), mode, encoding=None if "b" in mode else encoding) as stream,
+        ):
+            yield stream
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     _remove_once(os.path.abspath(target.parent))
     temporary = _neighbour(target)
@@ -52,6 +63,26 @@ def _atomic_write(target: Path, mode: str, encoding: str) -> Iterator[IO[Any]]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _is_stream(target: Path) -> bool:
+    """Whether this is a terminal, /dev/null, /dev/stdout or a pipe. Renaming would replace it, even for all users."""
+    if os.path.dirname(os.path.abspath(target)) in _STREAM_FOLDERS:
+        return os.path.lexists(target)
+    try:
+        mode = os.stat(target).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _open_stream(target: Path) -> int:
+    """OSError for a pipe that nobody reads, which would wait for ever, and for a disk."""
+    if stat.S_ISBLK(os.stat(target).st_mode):
+        raise FileExistsError(errno.EEXIST, "is a device, but a file is expected", os.fspath(target))
+    descriptor = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 @contextmanager
@@ -127,6 +158,7 @@ def _remove_once(directory: str) -> None:
     remove_leftovers(Path(directory))
 
 
+_STREAM_FOLDERS = ("/dev", "/dev/fd", "/proc/self/fd")
 _WHEN_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 _PART = re.compile(r"\..+\.([0-9a-f]{4})-([0-9]+)-[0-9a-f]{6}\.part", re.DOTALL)
 
