@@ -11,7 +11,7 @@ from tympan.config import parse_training
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.espnet1 import translation_of
 from tympan.config.yaml_text import parse_yaml
-from tympan.decode.options import check_decode_config
+from tympan.decode.settings import check_decode_config
 from tympan.errors import UserError
 from tympan.models.build import build_asr_model
 from tympan.models.transducer import TransducerModel

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tympan.decode.options import DecodeOptions, read_settings
+from tympan.decode.options import DecodeOptions
+from tympan.decode.settings import read_settings
 from tympan.errors import UserError
 
 

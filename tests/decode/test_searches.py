@@ -23,9 +23,10 @@ from tympan.decode.ctc_prefix import CtcPrefixScorer
 from tympan.decode.ctc_search import CtcPrefixSearch, GreedySearch
 from tympan.decode.joint import JointSearch, RescoreSearch
 from tympan.decode.lexicon_search import load_lexicon_search
-from tympan.decode.options import KINDS, DecodeOptions, check_decode_config
+from tympan.decode.options import KINDS, DecodeOptions
 from tympan.decode.recognizer import Recognizer
 from tympan.decode.search import SEARCHES, Encoded, Search, find_search, run_search
+from tympan.decode.settings import check_decode_config
 from tympan.errors import UserError
 from tympan.models.lm.model import LanguageModel
 from tympan.models.lm.seq_rnn import SequentialRnnLm
@@ -233,7 +234,7 @@ def test_a_decode_configuration_is_checked_without_torch(tmp_path: Path, caplog:
     options = check_decode_config(config, ["--nbest", "2"])
     assert (options.search, options.beam_size, options.nbest) == ("lexicon", 5, 2)
     code = (
-        "import sys; from pathlib import Path; from tympan.decode.options import check_decode_config; "
+        "import sys; from pathlib import Path; from tympan.decode.settings import check_decode_config; "
         f"check_decode_config(Path({str(config)!r})); sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

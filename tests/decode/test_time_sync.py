@@ -9,8 +9,8 @@ from torch import Tensor
 from tests.models import part_cases as cases
 from tests.models.test_peer_parts import GOLDEN, padded
 from tests.models.tiny import tiny_model
-from tympan.decode.options import parse_inference
 from tympan.decode.search import Encoded, run_search
+from tympan.decode.settings import parse_inference
 from tympan.decode.time_sync import TimeSyncSearch, _DecoderScorer
 
 

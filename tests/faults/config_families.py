@@ -25,7 +25,8 @@ from tympan.config.registry import Registry
 from tympan.config.resolve import PLAIN
 from tympan.config.st import StTrainConfig
 from tympan.config.train import TrainConfig
-from tympan.decode.options import RULES, InferenceOptions, PieceOptions, SearchOptions
+from tympan.decode.options import InferenceOptions, PieceOptions, SearchOptions
+from tympan.decode.settings import RULES
 from tympan.training.checkpoint import read_reporter
 from tympan.tuning.options import FinetuneOptions
 

@@ -38,8 +38,8 @@ from tympan.data.validate import validate
 from tympan.decode.journal import Journal, Result
 from tympan.decode.load import _with_tokens
 from tympan.decode.model_files import ModelFiles, find_model
-from tympan.decode.options import read_settings
 from tympan.decode.pack import pack_model
+from tympan.decode.settings import read_settings
 from tympan.decode.speech_input import FeatureRecipe
 from tympan.decode.zipped import unpacked
 from tympan.features.cmvn import read_stats, write_stats

@@ -23,7 +23,8 @@ from tympan.errors import UserError
 from tympan.models.bleu import character_bleu
 from tympan.models.lm.build import build_lm
 from tympan.models.loss import Loss, Stat
-from tympan.models.st import StModel, build_st_model
+from tympan.models.st import StModel
+from tympan.models.st_build import build_st_model
 from tympan.models.weights import fill_weights, load_weights
 
 ST_DEFAULTS: dict[str, Any] = {

@@ -97,7 +97,7 @@ def test_resumed_in_two_processes_equals_uninterrupted(corpus: Path, tmp_path: P
 def test_the_command_gives_espnet2s_nbest(case: str, search: str, tmp_path: Path) -> None:
     from tympan.config.read import make_training_config
     from tympan.config.st import StTrainConfig
-    from tympan.models.st import build_st_model
+    from tympan.models.st_build import build_st_model
 
     settings = st_cases.settings_of(case)
     model = build_st_model(make_training_config(StTrainConfig, options=settings))

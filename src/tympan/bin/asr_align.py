@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from tympan.config import argument, option, parse_args
-from tympan.decode.options import RULES, DecodeDeviceOptions, ImportOptions, PieceOptions
+from tympan.decode.options import DecodeDeviceOptions, ImportOptions, PieceOptions
+from tympan.decode.settings import RULES
 from tympan.errors import UserError
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _parts(recognizer: Recognizer, data: DataDir, options: Options) -> Iterator[
 
 def _read(recognizer: Recognizer, segment: Segment, options: Options) -> Speech:
     try:
-        return recognizer.read_segment(segment, base=options.data_dir, allow_pipes=options.allow_pipes)
+        return recognizer.reader.read_segment(segment, base=options.data_dir, allow_pipes=options.allow_pipes)
     except UserError as error:
         return error
 

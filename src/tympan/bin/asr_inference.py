@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.decode.espnet2_options import QuantizationOptions
-from tympan.decode.options import (
-    BatchLimits,
-    DecodeOptions,
-    InferenceOptions,
-    given_options,
-    merged_options,
-    parse_inference,
-    part_of,
-    report_idle,
-)
+from tympan.decode.options import BatchLimits, DecodeOptions, InferenceOptions, part_of
 from tympan.decode.search import find_search
+from tympan.decode.settings import given_options, merged_options, parse_inference, report_idle
 
 if TYPE_CHECKING:
     from tympan.decode.journal import Result

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tympan.config import argument, option, parse_args
-from tympan.decode.options import ModelFileOptions, read_decode_config
+from tympan.decode.options import ModelFileOptions
+from tympan.decode.settings import read_decode_config
 from tympan.errors import UserError
 
 

@@ -13,15 +13,8 @@ from tympan.bin.asr_inference import run_inference
 from tympan.config import option, parse_args
 from tympan.config.option import not_yet, options_of
 from tympan.config.st import StTrainConfig
-from tympan.decode.options import (
-    MODEL,
-    RULES,
-    SEARCH,
-    ImportOptions,
-    InferenceOptions,
-    SpeechDataOptions,
-    WorkOptions,
-)
+from tympan.decode.options import MODEL, SEARCH, ImportOptions, InferenceOptions, SpeechDataOptions, WorkOptions
+from tympan.decode.settings import RULES
 
 _SOURCE = "it is an option of the multi-decoder; leave it out"
 _WORD_LM = "use a language model over the same tokens"

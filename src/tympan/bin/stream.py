@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from tympan.bin.transcribe import ModelOptions, load_recognizer
 from tympan.config import argument, option, parse_args
-from tympan.decode.options import RULES, given_options
+from tympan.decode.settings import RULES, given_options
 from tympan.errors import UserError
 
 if TYPE_CHECKING:

@@ -13,16 +13,15 @@ from typing import TYPE_CHECKING, TextIO
 
 from tympan.config import argument, option, parse_args
 from tympan.decode.options import (
-    RULES,
     AdapterOptions,
     BatchLimits,
     DecodeDeviceOptions,
     DecodeOptions,
     ImportOptions,
     PrecisionOptions,
-    given_options,
     part_of,
 )
+from tympan.decode.settings import RULES, given_options
 from tympan.errors import UserError
 
 if TYPE_CHECKING:

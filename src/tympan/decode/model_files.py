@@ -17,8 +17,9 @@ from typing import Any
 from tympan.config.yaml_text import read_mapping, read_yaml
 from tympan.decode.adapter_file import find_adapter
 from tympan.decode.hub_files import needed_files
-from tympan.decode.options import ModelFileOptions, read_settings
+from tympan.decode.options import ModelFileOptions
 from tympan.decode.published import PublishedModel, find_published
+from tympan.decode.settings import read_settings
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
 from tympan.text.phonemes import PACKAGES

@@ -22,8 +22,9 @@ from tympan.config.yaml_text import read_mapping
 from tympan.decode.adapter_file import ADAPTER_FILE, read_adapter
 from tympan.decode.load import filled_model, load_model, model_weights, training_config
 from tympan.decode.model_files import CONFIG, FEATURES_FILE, SETTINGS, ModelFiles, find_model
-from tympan.decode.options import DecodeOptions, merged_options
+from tympan.decode.options import DecodeOptions
 from tympan.decode.recognizer import Recognizer
+from tympan.decode.settings import merged_options
 from tympan.errors import UserError
 from tympan.files import copy_file, read_text
 from tympan.models.adapter import Adapter, has_separate_adapters

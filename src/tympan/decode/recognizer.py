@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import numbers
 import os
@@ -14,9 +13,7 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from tympan.data.audio import Audio, Channel, read_audio, resample
 from tympan.data.kaldi_dir import Segment
-from tympan.data.readers import MAX_CHANNELS
 from tympan.decode.alignment import (
     Aligned,
     AlignedToken,
@@ -31,11 +28,13 @@ from tympan.decode.encode import encode_batch
 from tympan.decode.hypothesis import Encoding, Hypothesis, by_recording, by_speaker, join_hypotheses
 from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
-from tympan.decode.options import BatchLimits, DecodeOptions, merged_options, report_idle, report_missing_ctc
+from tympan.decode.options import BatchLimits, DecodeOptions
 from tympan.decode.prompt import spoken_hypothesis
+from tympan.decode.recordings import RecordingReader
 from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
-from tympan.decode.speech_input import AudioInput, check_samples, samples_of
+from tympan.decode.settings import merged_options, report_idle, report_missing_ctc
+from tympan.decode.speech_input import AudioInput
 from tympan.decode.stream import RecognitionStream
 from tympan.errors import UserError
 from tympan.models.abilities import AlignsText
@@ -59,6 +58,7 @@ class Recognizer:
         self.loaded = loaded
         self.options = options or DecodeOptions()
         self.limits = limits or BatchLimits()
+        self.reader = RecordingReader(loaded.input, channel=self.limits.channel)
         model = loaded.model
         self.num_speakers = model.num_speakers if isinstance(model, ForSpeakers) else None
         """Number of speakers that the model recognizes in each recording; None for a model of one speaker."""
@@ -164,31 +164,8 @@ class Recognizer:
         )
 
     def read(self, audio: AudioInput, *, rate: int | None = None) -> np.ndarray:
-        """Samples (time,) of one channel (`limits.channel`) or of the mean of all, at the model's rate."""
-        if isinstance(audio, str | os.PathLike):
-            return self._read_file(Path(audio))
-        given = samples_of(audio, rate, channel=self.channel)
-        _report_mixture(given, "the recording")
-        return given.samples if given.rate == self.rate else resample(given.samples, given.rate, self.rate)
-
-    def read_segment(self, segment: Segment, *, base: Path | None = None, allow_pipes: bool = False) -> np.ndarray:
-        """The same for the value of a wav.scp line: a file, or a command if commands are allowed."""
-        return self._read_file(
-            segment.recording, start_s=segment.start_s, end_s=segment.end_s, base=base, allow_pipes=allow_pipes
-        )
-
-    def take_array(self, array: np.ndarray) -> np.ndarray:
-        """Stored samples at the model's rate, or stored features, as `recognize` takes them."""
-        if array.ndim == 2 and self.loaded.input.wants_features:
-            if not np.isfinite(array).all():
-                raise UserError("the features contain nan or inf")
-            return array
-        if array.ndim == 2 and array.shape[1] > MAX_CHANNELS:
-            raise UserError(
-                f"the input of this model is audio, but the array of shape {array.shape} contains features: pass "
-                f"recordings"
-            )
-        return samples_of(array, self.rate, channel=self.channel).samples
+        """Samples (time,) of a recording at the model's rate (see `RecordingReader`)."""
+        return self.reader.read(audio, rate=rate)
 
     def check_length(self, speech: np.ndarray) -> None:
         """UserError for speech that is too short for one encoder frame."""
@@ -285,21 +262,6 @@ class Recognizer:
         if speech.ndim == 2 or math.isinf(max_s) or (self.num_speakers or 1) > 1:
             return [Segment(name)]
         return cut_at_pauses(speech, self.rate, max_s=max_s, recording=name)
-
-    def _read_file(self, source: str | Path, **how: Any) -> np.ndarray:
-        """Read a file (a Path), or the value of a wav.scp line (a string)."""
-        audio = read_audio(source, rate=self.rate, channel=self.channel, **how)
-        try:
-            check_samples(audio.samples, remedy="write the file as 16-bit PCM, or scale its samples")
-        except UserError as error:
-            raise UserError(f"{source}: {error}") from None
-        _report_mixture(audio, str(source))
-        return audio.samples
-
-    @property
-    def channel(self) -> Channel:
-        """The channel of recordings with several that is used, or `mean`."""
-        return self.loaded.input.channel if self.limits.channel is None else self.limits.channel
 
     def _keep(self, nbest: int) -> None:
         """Let the search return this many hypotheses; the best one stays the same."""
@@ -414,14 +376,6 @@ def _own_alignment(ended: Ended) -> Aligned | None:
 def _is_silence(speech: np.ndarray) -> bool:
     """True for samples that are all 0; never for features."""
     return speech.ndim == 1 and not speech.any()
-
-
-def _report_mixture(audio: Audio, name: str) -> None:
-    if audio.channels_differ:
-        logging.warning(
-            "%s: its channels differ and were averaged; choose one with --channel N (in Python: "
-            "limits=BatchLimits(channel=N)), counted from 0", name
-        )  # fmt: skip
 
 
 def _seconds(token: AlignedToken, frame_shift_s: float) -> tuple[float, float]:

@@ -22,11 +22,12 @@ from tympan.data.readers import AUDIO_TYPES, find_segment, read_value, require_t
 from tympan.decode.espnet2_options import QuantizationOptions
 from tympan.decode.journal import Journal, Result, Utterance, origin_of
 from tympan.decode.model_files import ModelFiles
-from tympan.decode.options import BatchLimits, DecodeOptions, report_missing_ctc, unused_options
+from tympan.decode.options import BatchLimits, DecodeOptions
 from tympan.decode.output import clear_output_tree, write_output_tree
 from tympan.decode.recognizer import Recognizer
 from tympan.decode.search import SEARCHES
 from tympan.decode.segments import plan_by_length
+from tympan.decode.settings import report_missing_ctc, unused_options
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.executor import map_jobs
@@ -226,9 +227,9 @@ def _read(utterance: Utterance, recognizer: Recognizer, spec: DecodeSpec) -> Spe
     try:
         if utterance.data_type in AUDIO_TYPES:
             segment = _first_recording(utterance)
-            speech = recognizer.read_segment(segment, base=utterance.base, allow_pipes=spec.allow_pipes)
+            speech = recognizer.reader.read_segment(segment, base=utterance.base, allow_pipes=spec.allow_pipes)
         else:
-            speech = recognizer.take_array(np.asarray(read_value(utterance.data_type, utterance.value, context)))
+            speech = recognizer.reader.take_array(np.asarray(read_value(utterance.data_type, utterance.value, context)))
         recognizer.check_length(speech)
     except UserError as error:
         return error

@@ -13,7 +13,6 @@ from tympan.decode.ctc_search import GreedySearch
 from tympan.decode.encode import encoded_piece
 from tympan.decode.hypothesis import Hypothesis
 from tympan.decode.search import Encoded, Search
-from tympan.decode.speech_input import samples_of
 from tympan.decode.whole import Collected, WholeUtteranceSearch
 from tympan.errors import UserError
 from tympan.models.streaming import EncoderStream
@@ -60,8 +59,7 @@ class RecognitionStream:
             raise UserError(f"the stream needs samples at the model's rate, {self._recognizer.rate} Hz, found {rate}")
         samples = np.asarray(samples)
         if len(samples):
-            channel = self._recognizer.channel
-            self._take(torch.from_numpy(samples_of(samples, rate, channel=channel).samples), is_last=False)
+            self._take(torch.from_numpy(self._recognizer.reader.samples_of(samples)), is_last=False)
         return self.partial()
 
     def partial(self) -> Hypothesis:

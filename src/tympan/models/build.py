@@ -66,7 +66,7 @@ class SpeechKind:
 
 
 SPEECH_KINDS = (
-    SpeechKind("tympan.config.st:StTrainConfig", "tympan.models.st:build_st_model", marker="src_token_list"),
+    SpeechKind("tympan.config.st:StTrainConfig", "tympan.models.st_build:build_st_model", marker="src_token_list"),
     SpeechKind("tympan.config.asr:AsrTrainConfig", "tympan.models.build:build_asr_model"),
 )
 

@@ -237,8 +237,9 @@ def _require_device(options: RecipeOptions) -> None:
 
 def _parse_inference(recipe: Recipe) -> DecodeOptions:
     """The search that decoding will use."""
-    from tympan.decode.options import DecodeOptions, check_decode_config, part_of
+    from tympan.decode.options import DecodeOptions, part_of
     from tympan.decode.search import find_search
+    from tympan.decode.settings import check_decode_config
 
     options = recipe.options
     arguments = inference_arguments(recipe, recipe.corpus.dev)

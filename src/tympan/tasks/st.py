@@ -30,7 +30,7 @@ class StTask(Task[StTrainConfig]):
     optional_data: ClassVar[tuple[str, ...]] = ("src_text",)
 
     def build_model(self, config: StTrainConfig) -> nn.Module:
-        from tympan.models.st import build_st_model
+        from tympan.models.st_build import build_st_model
 
         return build_st_model(config)
 

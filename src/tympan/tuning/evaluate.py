@@ -54,7 +54,7 @@ def _transcripts(recognizer: Recognizer, data: DataDir) -> Iterator[tuple[str, s
 
 def _read(recognizer: Recognizer, segment: Segment, base: Path) -> Speech:
     try:
-        speech = recognizer.read_segment(segment, base=base)
+        speech = recognizer.reader.read_segment(segment, base=base)
         recognizer.check_length(speech)
     except UserError as error:
         return error

@@ -20,9 +20,10 @@ from tympan.config.yaml_text import dump_yaml
 from tympan.data.combine import combine
 from tympan.data.rename import Renaming, affix, rename
 from tympan.decode.model_files import find_model
-from tympan.decode.options import DecodeOptions, merged_options, read_decode_config
+from tympan.decode.options import DecodeOptions
 from tympan.decode.pack import pack_model
 from tympan.decode.recognizer import Recognizer
+from tympan.decode.settings import merged_options, read_decode_config
 from tympan.errors import UserError
 from tympan.files import require_file
 from tympan.runtime.atomic import atomic_write
