@@ -205,7 +205,7 @@ def test_missing_empty_and_foreign_files_are_named(tmp_path: Path) -> None:
         read_audio(tmp_path / "gone.wav")
     with pytest.raises(AudioError, match=r"empty\.wav: the file is empty"):
         read_audio(tmp_path / "empty.wav")
-    with pytest.raises(AudioError, match=r"text\.wav: cannot be decoded"):
+    with pytest.raises(AudioError, match=r"text\.wav: cannot be decoded as audio .*`ffmpeg -i IN OUT\.wav`"):
         read_audio(tmp_path / "text.wav")
 
 

@@ -357,5 +357,10 @@ def _end(file: soundfile.SoundFile) -> str:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, soundfile.LibsndfileError):
+        if error.error_string.startswith("Format not recognised"):  # such as m4a
+            return (
+                "cannot be decoded as audio (format not recognised; if it is a recording, convert it, for example with "
+                "`ffmpeg -i IN OUT.wav`)"
+            )
         return f"cannot be decoded as audio ({error.error_string.strip() or 'truncated or damaged'})"
     return str(error)

@@ -14,6 +14,9 @@ STDIN = "-"
 SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".oga", ".opus", ".aif", ".aiff", ".au", ".sph", ".caf", ".w64")
 """Suffixes of the files that are used from a directory. A file that is given by name may have any suffix."""
 
+UNREADABLE = (".m4a", ".aac", ".wma", ".amr")
+"""Suffixes of recordings that are not ignored in a directory, so that the message says to convert them."""
+
 
 @dataclass(frozen=True)
 class Recording:
@@ -40,7 +43,7 @@ def _expanded(item: Path) -> list[Recording]:
     if str(item) == STDIN:
         return [Recording(item, "stdin")]
     if item.is_dir():
-        files = [path for path in sorted(item.rglob("*")) if path.suffix.lower() in SUFFIXES and path.is_file()]
+        files = _recordings_below(item)
         if not files:
             raise UserError(f"{item}: the directory has no audio files ({', '.join(SUFFIXES)})")
         return [Recording(path, str(path.relative_to(item).with_suffix(""))) for path in files]
@@ -51,3 +54,14 @@ def _expanded(item: Path) -> list[Recording]:
         return [Recording(path, path.stem) for path in files]
     # A missing file is reported when it is read, so that the others are transcribed.
     return [Recording(item, item.stem)]
+
+
+def _recordings_below(directory: Path) -> list[Path]:
+    """The recordings of a directory. One that must be converted is left out if its converted file is beside it."""
+    files = [path for path in sorted(directory.rglob("*")) if path.suffix.lower() in (*SUFFIXES, *UNREADABLE)]
+    readable = {path.with_suffix("") for path in files if path.suffix.lower() in SUFFIXES}
+    return [
+        path
+        for path in files
+        if path.is_file() and (path.suffix.lower() in SUFFIXES or path.with_suffix("") not in readable)
+    ]
