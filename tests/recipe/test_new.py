@@ -101,6 +101,23 @@ def test_features_leave_out_what_is_above_speech(tmp_path: Path, rate: int, high
     assert (config["frontend_conf"]["fs"], config["frontend_conf"]["fmax"]) == (rate, highest)
 
 
+def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:
+    datasets = pytest.importorskip("datasets", reason="the extra 'datasets' is not installed")
+    directory = data_dir(tmp_path / "wavs")
+    rows = {"audio": [str(directory / f"wavs{row}.wav") for row in range(3)], "text": list(SENTENCES)}
+    table = datasets.Dataset.from_dict(rows).cast_column("audio", datasets.Audio(decode=False))
+    table.save_to_disk(str(tmp_path / "saved"))
+    new_recipe(NewOptions(name=tmp_path / "mine", train_dir=tmp_path / "saved", dev_dir=tmp_path / "saved"))
+    assert survey(tmp_path / "mine" / "corpus" / "train").utterances == 3
+
+
+def test_a_dataset_with_splits(tmp_path: Path) -> None:
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    with pytest.raises(UserError, match=r"with several splits: name one, such as .*saved/train"):
+        new_recipe(NewOptions(name=tmp_path / "mine", train_dir=tmp_path / "saved", dev_dir=tmp_path / "saved"))
+
+
 def test_sizes_grow_with_the_hours() -> None:
     assert [size_for(hours).name for hours in (0.5, 2.9, 3, 29, 30, 299, 300, 5000)] == [
         "small", "small", "medium", "medium", "large", "large", "very large", "very large",

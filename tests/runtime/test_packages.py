@@ -58,6 +58,42 @@ def test_a_broken_package_is_named(line: str, reason: str, tmp_path: Path) -> No
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("package", "argv", "purpose"),
+    [
+        (
+            "distributed",
+            ["validate_data", ".", "--executor", "dask", "--dask_address", "tcp://[::1]:1"],
+            "--executor dask",
+        ),
+        ("sacrebleu", ["st_score", "text", "text"], "BLEU and chrF scoring"),
+        ("datasets", ["manifest_data", "saved", "out"], "saved is a dataset of Hugging Face; reading it"),
+        ("huggingface_hub", ["transcribe", "owner/name", "a.wav"], "owner/name: no such folder; loading it"),
+        ("espeakng_loader", ["demo"], "speech synthesis with espeak-ng"),
+    ],
+)
+def test_a_broken_extra_is_not_called_missing(
+    package: str, argv: list[str], purpose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install 'tympan[wandb]'` installs nothing where wandb is installed and broken."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stubs").mkdir()
+    (tmp_path / "stubs" / f"{package}.py").write_text("raise ImportError('libfoo.so.1: cannot open')\n")
+    for name, line in (("text", "a GO\n"), ("utt2spk", "a a\n"), ("wav.scp", "a a.wav\n")):
+        (tmp_path / name).write_text(line)
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "dataset_info.json").write_text("{}")
+    done = run(BROKEN.format(place=str(tmp_path / "stubs"), argv=argv))
+    assert "Traceback" not in done.stderr
+    assert purpose in done.stderr
+    again = f"pip install --force-reinstall --no-deps {package.replace('_', '-')}"
+    assert f"can't be imported (ImportError: libfoo.so.1: cannot open). Install it again: {again}" in done.stderr
+    assert done.returncode == 2
+    missing = run(BLOCK.format(name=package, argv=argv))
+    assert f"needs the package {package}: {install_command(package)}" in missing.stderr
+    assert missing.returncode == 2
+
+
 def test_check_install_lists_what_is_broken(tmp_path: Path) -> None:
     for name in ("soundfile", "sacrebleu"):
         (tmp_path / f"{name}.py").write_text("raise OSError('library not found')\n")
@@ -70,6 +106,12 @@ def test_check_install_lists_what_is_broken(tmp_path: Path) -> None:
     assert "BROKEN" in lines["sacrebleu"]
     assert lines["failed:"].startswith("failed: soundfile, numba")
     assert done.returncode == 1
+
+
+def test_check_install_lists_every_extra() -> None:
+    from tympan.bin.check_install import PURPOSES
+
+    assert PURPOSES.keys() == EXTRAS.keys()
 
 
 def test_our_own_import_mistakes_keep_their_traceback() -> None:

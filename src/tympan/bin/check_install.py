@@ -16,12 +16,16 @@ from tympan.runtime.packages import EXTRAS, NEEDED, describe_import_error, impor
 PURPOSES = {
     "torch_npu": "training on Ascend NPUs",
     "distributed": "run jobs on a Dask cluster",
+    "dask_jobqueue": "Dask clusters of Slurm, PBS or SGE",
     "wandb": "logging to Weights & Biases",
     "espeakng_loader": "speech synthesis for the demo",
     "huggingface_hub": "models from a hub",
     "transformers": "pretrained speech encoders",
+    "tokenizers": "tokens of pretrained models",
     "datasets": "datasets of Hugging Face",
     "sacrebleu": "BLEU and chrF of translations",
+    "kenlm": "binary n-grams of KenLM",
+    "h5py": "data type hdf5",
 }
 
 

@@ -14,6 +14,7 @@ from tympan.data.kaldi_dir import DataDir
 from tympan.data.manifest import IDS, SPEAKERS, TEXTS, clean_id, first_value
 from tympan.errors import UserError, check_faults
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.packages import package_error
 
 AUDIO = "audio"
 SUFFIXES = {"WAV": ".wav", "WAVEX": ".wav", "FLAC": ".flac", "OGG": ".ogg", "MPEG": ".mp3", "MP3": ".mp3"}
@@ -51,10 +52,8 @@ def read_dataset(folder: Path, *, audio_dir: Path, split: str | None = None) -> 
 def _open(folder: Path, split: str | None) -> Any:
     try:
         package = importlib.import_module("datasets")
-    except ImportError:
-        raise UserError(
-            f"{folder} is a dataset of Hugging Face; reading it needs: pip install 'tympan[datasets]'"
-        ) from None
+    except ImportError as error:
+        raise package_error(error, "datasets", f"{folder} is a dataset of Hugging Face; reading it") from None
     try:
         found = package.load_from_disk(str(folder))
     except Exception as error:  # the package raises errors of many kinds

@@ -22,6 +22,7 @@ from tympan.errors import UserError
 from tympan.files import explained
 from tympan.nn.beam_state import STATIC, BeamState
 from tympan.runtime.child import code_command
+from tympan.runtime.packages import package_error
 
 MOST_TRIED = 1_000
 """Words that are scored to find out whether a file is damaged."""
@@ -125,8 +126,6 @@ def _try_in_child(path: Path, words: Sequence[str]) -> None:
 def _kenlm() -> Any:
     try:
         return importlib.import_module("kenlm")
-    except ImportError:
-        raise UserError(
-            "KenLM's binary files need the package kenlm: pip install 'tympan[kenlm]'. Without it, use the ARPA file "
-            "from which the binary file was built"
-        ) from None
+    except ImportError as error:
+        reason = package_error(error, "kenlm", "a binary file of KenLM")
+        raise UserError(f"{reason}. Without it, use the ARPA file from which the binary file was built") from None

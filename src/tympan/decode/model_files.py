@@ -22,6 +22,7 @@ from tympan.decode.published import PublishedModel, find_published
 from tympan.decode.settings import read_settings
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
+from tympan.runtime.packages import package_error
 from tympan.text.phonemes import PACKAGES
 
 CONFIG = "config.yaml"
@@ -287,8 +288,8 @@ def check_can_publish(name: str) -> None:
 def _package(what: str) -> Any:
     try:
         return importlib.import_module("huggingface_hub")
-    except ImportError:
-        raise UserError(f"{what} needs the package huggingface_hub: pip install 'tympan[hub]'") from None
+    except ImportError as error:
+        raise package_error(error, "huggingface_hub", what) from None
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 from tympan.config import parse_args
 from tympan.data.audio import is_pipe, split_ark
 from tympan.data.folder import read_folder
+from tympan.data.hf_dataset import is_dataset, read_dataset
 from tympan.data.kaldi_dir import DataDir
 from tympan.data.manifest import read_manifest
 from tympan.errors import UserError
@@ -126,15 +127,21 @@ def _with_data_dirs(options: NewOptions) -> NewOptions:
     """
 
     def data_dir(place: Path, name: str) -> Path:
+        target = options.name / "corpus" / name
         if place.is_file():
             data = read_manifest(place)
+        elif (place / "dataset_dict.json").is_file():
+            raise UserError(
+                f"{place} is a dataset of Hugging Face with several splits: name one, such as {place}/train"
+            )
+        elif is_dataset(place):
+            data = read_dataset(place, audio_dir=target / "audio")
         elif place.is_dir() and not (place / "wav.scp").exists():
             data = read_folder(place)
         elif (place / "wav.scp").is_file() and _is_relative_to_here(directory := DataDir.read(place.resolve())):
             data = _absolute(directory)
         else:
             return place
-        target = options.name / "corpus" / name
         data.write(target)
         return target
 

@@ -178,7 +178,7 @@ class NewOptions:
     """The options of `tympan recipe new`."""
 
     name: Path = argument(help="recipe directory to create, such as egs/mine/asr1")
-    train_dir: Path = option(help="training set: a Kaldi-style data directory, a manifest (CSV, TSV, JSON lines), or a folder of recordings with a text file beside each")  # fmt: skip  # noqa: E501
+    train_dir: Path = option(help="training set: a Kaldi-style data directory, a manifest (CSV, TSV, JSON lines), a folder of recordings with a text file beside each, or a folder that `datasets` saved with save_to_disk")  # fmt: skip  # noqa: E501
     dev_dir: Path = option(help="development set, for model selection, in one of these forms")
     test_dir: list[Path] = option([], help="test set to decode, in one of these forms; may be repeated")
     token_type: Literal["char", "bpe", "word"] | None = option(None, help="token type; null: chosen by the data, or phones if --lexicon is given")  # fmt: skip  # noqa: E501

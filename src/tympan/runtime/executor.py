@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from tympan.errors import UserError
 from tympan.runtime.child import spawn_context
+from tympan.runtime.packages import package_error
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -189,8 +190,8 @@ class _Dask:
             )
         try:
             import distributed
-        except ImportError:
-            raise UserError("--executor dask needs the package distributed: pip install 'tympan[cluster]'") from None
+        except ImportError as error:
+            raise package_error(error, "distributed", "--executor dask") from None
         try:
             from distributed.comm import get_address_host_port
 

@@ -6,6 +6,8 @@ import importlib
 import importlib.util
 from types import TracebackType
 
+from tympan.errors import UserError
+
 NEEDED = {
     "torch": "torch",
     "numpy": "numpy",
@@ -47,8 +49,17 @@ FAILED_EXTENSION = "Failed to load the backend extension"
 
 def install_command(package: str, *, again: bool = False) -> str:
     """Return the command that installs a package, given its import name. `again` replaces a broken installation."""
-    name = NEEDED.get(package) or (f"'tympan[{EXTRAS[package]}]'" if package in EXTRAS else package)
-    return f"pip install {'--force-reinstall --no-deps ' if again and package not in EXTRAS else ''}{name}"
+    if again:  # of an extra that is installed already, pip would install nothing
+        return f"pip install --force-reinstall --no-deps {NEEDED.get(package) or package.replace('_', '-')}"
+    extra = f"'tympan[{EXTRAS[package]}]'" if package in EXTRAS else package
+    return f"pip install {NEEDED.get(package, extra)}"
+
+
+def package_error(error: ImportError, package: str, purpose: str) -> UserError:
+    """An error for an optional package that `purpose` needs, and that is missing or can't be imported."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
+        return UserError(f"{purpose} needs the package {package}: {install_command(package)}")
+    return UserError(f"{purpose}: {describe_import_error(error, package)}")
 
 
 def import_fault(package: str) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tympan.errors import UserError
+from tympan.runtime.packages import package_error
 from tympan.score.result import shorten
 
 logger = logging.getLogger(__name__)
@@ -98,8 +99,8 @@ def _reference_texts(name: str, given: Sequence[str] | str) -> list[str]:
 def _import_metrics() -> Any:
     try:
         from sacrebleu import metrics
-    except ImportError:
-        raise UserError("BLEU and chrF need the package sacrebleu: pip install 'tympan[st]'") from None
+    except ImportError as error:
+        raise package_error(error, "sacrebleu", "BLEU and chrF scoring") from None
     return metrics
 
 

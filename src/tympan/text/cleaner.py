@@ -38,8 +38,8 @@ class TextCleaner:
 def _package(cleaner: str, module: str, install: str) -> ModuleType:
     try:
         return importlib.import_module(module)
-    except ImportError:
-        raise UserError(f"cleaner '{cleaner}' needs an optional package: pip install {install}") from None
+    except ImportError as error:
+        raise UserError(f"cleaner '{cleaner}' needs an optional package: pip install {install} ({error})") from None
 
 
 def _tacotron(text: str) -> str:

@@ -112,8 +112,9 @@ class PhonemeTokenizer:
 def _g2p(name: str) -> Callable[[str], list[str]]:
     try:
         package = importlib.import_module(PACKAGES[name])
-    except ImportError:
-        raise UserError(f"g2p '{name}' needs an optional package: pip install {PACKAGES[name]}") from None
+    except ImportError as error:
+        needed = f"g2p '{name}' needs an optional package: pip install {PACKAGES[name]}"
+        raise UserError(f"{needed} ({error})") from None
     if name.startswith("g2p_en"):
         english = package.G2p()
         keeps_space = name == "g2p_en"

@@ -19,6 +19,7 @@ from tympan.config.train import TrainConfig
 from tympan.data.batch import Batches
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.packages import package_error
 from tympan.training.attention_plots import AttentionPlots
 from tympan.training.curves import Curves, Quiet, TensorBoard
 from tympan.training.reporter import Done, EpochReporter, Reporter
@@ -130,8 +131,8 @@ class WeightsAndBiases(Quiet):
         """`options` are passed to `wandb.init`. If `id` is None, a resumed run uses the id it had before."""
         try:
             import wandb
-        except ImportError:
-            raise UserError("--use_wandb true needs the package wandb: pip install 'tympan[wandb]'") from None
+        except ImportError as error:
+            raise package_error(error, "wandb", "--use_wandb true") from None
         note = directory / RUN_ID
         if id is None:
             id = note.read_text(encoding="utf-8").strip() if is_resumed and note.is_file() else secrets.token_hex(4)
