@@ -166,6 +166,17 @@ def dense_outputs(space: StateSpace, u: Tensor, stored: int) -> Tensor:
     return outputs
 
 
+@pytest.mark.parametrize("length", [-5, 2**40, 1j])
+def test_a_damaged_length_is_rejected(length: complex) -> None:
+    """A negative one never ended, a large one took memory in proportion."""
+    decoder = filled(next(iter(cases.S4)))
+    weights = decoder.state_dict()
+    name = next(name for name in weights if name.endswith(".L"))
+    with pytest.raises(UserError, match=rf"{name} must be between 0 and 16384, found .*: the file is damaged"):
+        decoder.load_state_dict({**weights, name: torch.tensor(length)})
+    decoder.load_state_dict({**weights, name: torch.tensor(512)})
+
+
 def test_64_states_in_float32_are_precise() -> None:
     torch.manual_seed(0)
     space = StateSpace(16, states=64, copies=1, dt_min=0.001, dt_max=0.1, lr=None)

@@ -45,7 +45,10 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
         shown = "\n  ".join(lines[:8] + more)
         raise UserError(f"--init_param {entry}:\n  {shown}\nUse --ignore_init_mismatch true to skip these weights")
     skipped = {*unknown, *misshapen}
-    part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
+    try:
+        part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
+    except UserError as error:
+        raise UserError(f"--init_param {entry}: {error}") from None
     logging.info("Loaded %d weights from %s, skipped %d", len(weights) - len(skipped), entry, len(skipped))
     table = match_table(own, weights, misshapen=misshapen)
     if skipped or len(weights) < len(own):

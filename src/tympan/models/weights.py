@@ -99,7 +99,10 @@ def fill_weights(
         lines += [f"  unknown: {_some(extra)}"] * bool(extra)
         lines += [f"  {line}" for line in shapes[:5]]
         raise UserError("\n".join(lines))
-    model.load_state_dict(weights)
+    try:
+        model.load_state_dict(weights)
+    except UserError as error:
+        raise UserError(f"{weights_path}: {error}") from None
 
 
 def _of_lightning(state: dict[str, Any]) -> dict[str, Any]:

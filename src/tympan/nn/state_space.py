@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from tympan.errors import UserError
 from tympan.nn.full_precision import at_least_float32, full_precision
 
 KERNEL_LENGTH = 256
 """New models store C for sequences of this length; longer ones need powers of Ad."""
+MOST_LENGTH = 1 << 14
+"""Highest L of a file. The memory of a kernel is proportional to it, and no text has so many tokens."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,14 @@ class StateSpace(nn.Module):
         self._add("w_imag", copies, half)
         self._frozen: Recurrence | None = None
         self.reset_own_parameters()
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *others: Any) -> None:
+        length = state_dict.get(f"{prefix}L", self.L)
+        if length.shape == self.L.shape and not (length.isreal() and 0 <= length.real <= MOST_LENGTH):
+            raise UserError(
+                f"{prefix}L must be between 0 and {MOST_LENGTH}, found {length.item()}: the file is damaged"
+            )
+        super()._load_from_state_dict(state_dict, prefix, *others)
 
     def _add(self, name: str, *shape: int) -> None:
         if self.lr == 0:
