@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tympan.config import choices, dump_config, load_training_config, parse_training
+from tympan.config import choices, dump_config, dump_run_config, load_training_config, parse_training
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.registry import Registry
 from tympan.config.signature import _Unreadable, import_class, signature_from_class, signature_from_source
+from tympan.config.st import StTrainConfig
 from tympan.errors import UserError
 
 # What a run needs besides the options of a test case.
@@ -244,6 +245,31 @@ def test_printed_config_prints_itself(
     path.write_text(first, encoding="utf-8")
     assert printed(schema, ["--config", str(path)], capsys) == first
     assert dump_config(load_training_config(schema, path)) == first
+
+
+@pytest.mark.parametrize(
+    ("schema", "key", "other"),
+    [
+        (AsrTrainConfig, "preprocessor_conf.text_length_warning_thres", 50),
+        (StTrainConfig, "preprocessor_conf.audio_pad_value", 1.5),
+        (LmTrainConfig, "model_conf.length_normalized_loss", False),
+    ],
+)
+def test_config_of_a_run_has_no_keys_that_releases_of_espnet2_reject(
+    tmp_path: Path, schema: type[Any], key: str, other: object
+) -> None:
+    """ESPnet2 gives every key of a `_conf` to its class, so it could not load the model."""
+    option, name = key.split(".")
+    argv = MODEL if schema is not LmTrainConfig else []
+    config = parse_training(schema, argv, prog="t")
+    kept = yaml.safe_load(dump_run_config(config))
+    assert name not in kept[option]
+    assert kept[option].keys() < getattr(config, option).keys()
+    path = tmp_path / "config.yaml"
+    path.write_text(dump_run_config(config), encoding="utf-8")
+    assert dump_config(load_training_config(schema, path)) == dump_config(config)
+    changed = parse_training(schema, [*argv, f"--{option}", f"{name}={other}"], prog="t")
+    assert yaml.safe_load(dump_run_config(changed))[option][name] == other
 
 
 @pytest.mark.parametrize(

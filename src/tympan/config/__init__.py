@@ -1,7 +1,7 @@
 """Options and their parsing; every option has the same name on the command line and in YAML."""
 
 from tympan.config.option import argument, option
-from tympan.config.parse import dump_config, parse_args
+from tympan.config.parse import dump_config, dump_run_config, parse_args
 from tympan.config.read import load_training_config, parse_training
 from tympan.config.registry import Registry
 from tympan.config.resolve import Conflict
@@ -11,6 +11,7 @@ __all__ = [
     "Registry",
     "argument",
     "dump_config",
+    "dump_run_config",
     "load_training_config",
     "option",
     "parse_args",

@@ -58,6 +58,25 @@ LACKING: dict[str, dict[str, Any]] = {
     },
 }
 
+_OWN_KEYS: dict[str, frozenset[str]] = {
+    "frontend_conf": frozenset({"architecture", "cache_dir"}),
+    "preencoder_conf:sinc": frozenset({"input_size"}),
+    "encoder_conf": frozenset({"architecture"}),
+    "postencoder_conf": frozenset({"architecture"}),
+    "decoder_conf": frozenset({"architecture"}),
+    # The others are missing in the class of speech translation only.
+    "preprocessor_conf": frozenset(
+        {"text_length_warning_thres", "force_single_channel", "nonsplit_symbol", "min_sample_size", "audio_pad_value"}
+    ),
+    "model_conf:lm": frozenset({"length_normalized_loss"}),
+}
+"""Keys by `option` or `option:class` that releases of ESPnet2 do not have."""
+
+
+def own_keys(option: str, chosen: str) -> frozenset[str]:
+    """The keys of this option that releases of ESPnet2 do not have, where it configures the class `chosen`."""
+    return _OWN_KEYS.get(option, frozenset()) | _OWN_KEYS.get(f"{option}:{chosen}", frozenset())
+
 
 _OLD_ADAPTER = {"use_lora": "use_adapter", "save_lora_only": "save_strategy", "lora_conf": "adapter_conf"}
 """Options that ESPnet2 had while LoRA was its only adapter, with their current names."""

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tympan.config.command_line import read_command_line
+from tympan.config.espnet2 import own_keys
 from tympan.config.help import help_text
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
+from tympan.config.registry import is_import
 from tympan.config.resolve import PLAIN, Layer, Rules, resolve
 from tympan.config.signature import REQUIRED
 from tympan.config.yaml_text import dump_yaml, not_a_mapping, read_yaml
@@ -81,6 +83,25 @@ def dump_config(config: Any) -> str:
     """Return the YAML of `--print_config`: the resolved value of every option."""
     values = {name: getattr(config, name) for name in options_of(type(config))}
     return dump_yaml(as_yaml({key: item for key, item in values.items() if item is not REQUIRED}))
+
+
+def dump_run_config(config: Any) -> str:
+    """Return the YAML of a run's config.yaml: without the keys that ESPnet2 rejects, where they have their default."""
+    changes = {}
+    for name, option in options_of(type(config)).items():
+        if option.extra.conf_of is None:
+            continue
+        chosen = getattr(config, option.extra.conf_of)
+        registry = options_of(type(config))[option.extra.conf_of].extra.registry
+        if chosen is None or registry is None or is_import(chosen):
+            continue
+        own = own_keys(name, chosen)
+        parameters = registry.parameters(chosen) if own else {}
+        values = getattr(config, name)
+        kept = {key: value for key, value in values.items() if key not in own or value != parameters[key].default}
+        if len(kept) < len(values):
+            changes[name] = kept
+    return dump_config(dataclasses.replace(config, **changes))
 
 
 def as_yaml(value: Any) -> Any:

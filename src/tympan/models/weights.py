@@ -60,6 +60,29 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
 
 @runtime_checkable
+class SavedUnderOtherNames(Protocol):
+    """A layer whose weights have other names in saved models, so that every release of ESPnet2 can read them."""
+
+    def saved_names(self) -> Mapping[str, str]:
+        """The names in files by its own names, both relative to the layer."""
+        ...
+
+
+def released_names(weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """The weights of `model` with the names for files. `load_weights` reads both names.
+
+    ESPnet2 up to 202511 ignores weights whose names it does not know, and keeps its random ones.
+    """
+    names = {
+        f"{prefix}.{own}": f"{prefix}.{other}"
+        for prefix, layer in model.named_modules()
+        if isinstance(layer, SavedUnderOtherNames)
+        for own, other in layer.saved_names().items()
+    }
+    return {names.get(name, name): tensor for name, tensor in weights.items()}
+
+
+@runtime_checkable
 class RenamesWeights(Protocol):
     """A part whose weights have other names in the files of another toolkit."""
 
@@ -119,11 +142,12 @@ def _refuse_adapted_checkpoint(path: Path, content: dict[str, Any]) -> None:
 
 
 def _today(name: str) -> str:
-    """ESPnet2 up to 2025 kept the subsampling's projection in a pair with the positional encoding.
+    """ESPnet2 up to 202511 kept the subsampling's projection in a pair with the positional encoding.
 
     Its Houlsby adapters belong to a layer of an s3prl frontend, ours to the last linear layer of that layer.
     """
     name = _HOULSBY.sub(r"\1.feed_forward.output_dense.houlsby_adapter.", name)
+    name = name.replace("encoder.embed.out.1.alpha", "encoder.embed.pos_enc.alpha")
     return name.replace("encoder.embed.out.0.", "encoder.embed.out.")
 
 

@@ -27,6 +27,13 @@ class Positioned:
     """The start of the legacy table, which counts down, unless the input is longer."""
 
 
+class NoPosition(nn.Module):
+    """The input layer adds no positions: the encoder does."""
+
+    def forward(self, x: Tensor) -> Positioned:
+        return Positioned(x)
+
+
 def sinusoids(positions: Tensor, size: int) -> Tensor:
     """(positions, size): sine in the even, cosine in the odd columns (Vaswani et al. 2017, 3.5)."""
     rates = torch.exp(torch.arange(0, size, 2, dtype=torch.float32) * -(math.log(10000.0) / size))

@@ -12,7 +12,7 @@ from tympan.errors import UserError
 from tympan.nn.frozen import FrozenConv2d, FrozenLinear
 from tympan.nn.fused_feed_forward import is_plain_on_cpu
 from tympan.nn.fused_subsampling import fused_subsampling
-from tympan.nn.position import Positioned
+from tympan.nn.position import NoPosition, Positioned
 from tympan.nn.typed_torch import before_loading
 
 # Kernel size and stride of each convolution, in time and in frequency.
@@ -39,6 +39,7 @@ class Conv2dSubsampling(nn.Module):
 
     def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
         super().__init__()
+        self.kind = kind
         self.shape = CONV2D_SHAPES[kind]
         layers: list[nn.Module] = []
         bands = input_size
@@ -55,6 +56,9 @@ class Conv2dSubsampling(nn.Module):
         self.input_size = input_size
         self.pos_enc = position
         before_loading(self, _accept_old_names)
+
+    def saved_names(self) -> dict[str, str]:
+        return _saved_names(self.kind, self.pos_enc)
 
     def freeze(self) -> None:
         """Channels stay last in memory, so the projection expects the channels of each band together."""
@@ -100,6 +104,7 @@ class Conv1dSubsampling(nn.Module):
 
     def __init__(self, kind: str, *, input_size: int, size: int, position: nn.Module) -> None:
         super().__init__()
+        self.kind = kind
         self.shape = CONV1D_SHAPES[kind]
         layers: list[nn.Module] = []
         for index, (kernel, stride) in enumerate(self.shape):
@@ -108,6 +113,9 @@ class Conv1dSubsampling(nn.Module):
         self.out = nn.Linear(size, size)
         self.pos_enc = position
         before_loading(self, _accept_old_names)
+
+    def saved_names(self) -> dict[str, str]:
+        return _saved_names(self.kind, self.pos_enc)
 
     def forward(self, x: Tensor) -> Positioned:
         x = self.conv(_long_enough(x, self.shape).transpose(1, 2))
@@ -138,9 +146,16 @@ def _long_enough(x: Tensor, shape: tuple[tuple[int, int], ...]) -> Tensor:
     return nn.functional.pad(x, (0, 0, 0, missing)) if missing > 0 else x
 
 
+_OLD_NAMES = {"out.weight": "out.0.weight", "out.bias": "out.0.bias", "pos_enc.alpha": "out.1.alpha"}
+"""Names in ESPnet2 up to 202511, which kept the projection and the position in one sequence `out`, except conv2d8."""
+
+
+def _saved_names(kind: str, position: nn.Module) -> dict[str, str]:
+    is_pair = kind != "conv2d8" and not isinstance(position, NoPosition)
+    return _OLD_NAMES if is_pair else {}
+
+
 def _accept_old_names(module: nn.Module, state: dict[str, Tensor], prefix: str, *rest: object) -> None:
-    """ESPnet2 before 2025 kept the projection and the position in one sequence `out`."""
-    names = {"out.0.weight": "out.weight", "out.0.bias": "out.bias", "out.1.alpha": "pos_enc.alpha"}
-    for old, new in names.items():
+    for new, old in _OLD_NAMES.items():
         if prefix + old in state:
             state[prefix + new] = state.pop(prefix + old)

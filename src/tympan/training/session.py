@@ -18,7 +18,7 @@ from tympan.config.choices import OPTIMIZERS
 from tympan.config.command_line import read_command_line
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import options_of
-from tympan.config.parse import dump_config, read_layer
+from tympan.config.parse import dump_run_config, read_layer
 from tympan.config.read import RULES
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
@@ -252,7 +252,7 @@ def _open_experiment(
         logging.info("removed incomplete files of a killed run: %s", ", ".join(removed))
     if not is_resumed:
         set_aside(directory)
-    config_text = dump_config(config)
+    config_text = dump_run_config(config)
     with atomic_write(directory / "config.yaml") as stream:
         stream.write(config_text)
     manifest = make_manifest(task, config, config_text=config_text, device=describe(device), processes=comm.size)

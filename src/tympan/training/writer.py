@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from tympan.models.adapter import SaveStrategy, saved_weights
+from tympan.models.weights import released_names
 from tympan.training.checkpoint import Identity, save_checkpoint
 from tympan.training.nbest import Criterion, average_nbest, is_finite, link_best, remove_others, save_weights
 from tympan.training.reporter import EpochReporter, Reporter
@@ -99,7 +100,7 @@ class ExperimentWriter:
             logging.error("epoch %d: the model is not saved, because some of its weights are not finite", epoch)
             return
         weights = saved_weights(state, model, self.save_strategy, also_train=self.also_train)
-        save_weights(self.directory / f"{epoch}epoch.pth", weights)
+        save_weights(self.directory / f"{epoch}epoch.pth", released_names(weights, model))
         improved = link_best(self.directory, reporter, epoch, self.criteria)
         if improved:
             logging.info("The best model has been updated: %s", ", ".join(improved))

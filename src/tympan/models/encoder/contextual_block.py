@@ -29,7 +29,7 @@ from tympan.nn.feed_forward import build_positionwise
 from tympan.nn.input_layer import InputLayer, build_input_layer
 from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.masks import key_bias
-from tympan.nn.position import PositionalEncoding, Positioned
+from tympan.nn.position import NoPosition, PositionalEncoding
 
 
 class ContextualBlockEncoder(nn.Module):
@@ -323,13 +323,6 @@ class ContextualBlockLayer(nn.Module):
 
     def _after(self, norm: nn.Module, x: Tensor) -> Tensor:
         return x if self.normalize_before else norm(x)
-
-
-class NoPosition(nn.Module):
-    """The input layer adds no positions: the encoder does."""
-
-    def forward(self, x: Tensor) -> Positioned:
-        return Positioned(x)
 
 
 def _read(contexts: Tensor, before: Sequence[Tensor] | None, layer: int) -> Tensor:
