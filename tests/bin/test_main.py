@@ -11,7 +11,7 @@ import pytest
 
 import tympan
 from tympan.bin import main as main_module
-from tympan.bin.main import cli, commands, run
+from tympan.bin.main import INSTEAD, cli, commands, run
 from tympan.errors import UserError
 
 
@@ -26,6 +26,13 @@ def test_without_arguments_every_command_is_listed(argv: list[str], capsys: pyte
     for name, purpose in commands().items():
         assert purpose, name
         assert any(line.split() == [name, *purpose.split()] for line in lines), name
+
+
+def test_commands_of_espnet2_name_what_to_use(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not INSTEAD.keys() & commands().keys()
+    for name, text in INSTEAD.items():
+        assert cli([name, "--config", "train.yaml"]) == 2
+        assert text in capsys.readouterr().err
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

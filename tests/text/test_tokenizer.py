@@ -94,6 +94,18 @@ def test_unknown_names_are_user_errors() -> None:
         TextCleaner("lower_case")
 
 
+@pytest.mark.parametrize("name", ["pyopenjtalk_kana", "espeak_ng_german", "g2pk", "korean_jaso_no_space", "g2p_is"])
+def test_g2p_of_espnet2_alone_names_what_to_use(name: str) -> None:
+    with pytest.raises(UserError, match=f"ESPnet2's g2p '{name}' is not supported; use a lexicon file"):
+        build_tokenizer("phn", g2p_type=name)
+
+
+@pytest.mark.parametrize("name", ["vietnamese", "korean_cleaner"])
+def test_cleaners_of_espnet2_alone_name_what_to_use(name: str) -> None:
+    with pytest.raises(UserError, match=f"ESPnet2's cleaner '{name}' is not supported; clean the texts before"):
+        TextCleaner(name)
+
+
 def test_cleaners_apply_in_turn() -> None:
     assert TextCleaner(None)("A b") == "A b"
     assert TextCleaner(["uppercase", "remove_punctuation"])("it's, well -  fine") == "IT'S WELL FINE"

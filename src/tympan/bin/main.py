@@ -53,6 +53,19 @@ GROUPS = {
 }
 """The commands as `tympan` lists them."""
 
+INSTEAD = {
+    "asr_inference_k2": "use 'asr_inference --search rescore', which rescores the n-best list of CTC",
+    "asr_inference_maskctc": "use 'asr_inference --search mask_ctc'",
+    "asr_inference_streaming": "use 'stream' for audio in pieces, or 'asr_inference' for whole recordings",
+    "asr_transducer_inference": "use 'asr_inference'",
+    "asr_transducer_train": "use 'asr_train --decoder transducer'",
+    "hugging_face_export_vocabulary": "no token list is needed: leave out --token_list of 'asr_train'",
+    "lightning_train": "use 'asr_train', which reads lightning_conf of a configuration file",
+    "st_inference_streaming": "use 'st_inference', which takes whole recordings",
+    "whisper_export_vocabulary": "no token list is needed: leave out --token_list of 'asr_train'",
+}
+"""What to use for commands of ESPnet2 that Tympan does not have."""
+
 
 def cli(argv: Sequence[str] | None = None) -> int:
     """Entry point of the console script."""
@@ -98,6 +111,8 @@ def _completion(shell: Sequence[str] | None) -> int:
 
 def _command(name: str) -> Main:
     known = _modules()
+    if name in INSTEAD:
+        raise UserError(f"ESPnet2's command '{name}' does not exist here: {INSTEAD[name]}")
     if name not in known:
         import difflib
 

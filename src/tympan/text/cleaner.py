@@ -23,6 +23,8 @@ class TextCleaner:
             () if cleaner is None else (cleaner,) if isinstance(cleaner, str) else tuple(cleaner)
         )
         for name in self.names:
+            if name in ("vietnamese", "korean_cleaner"):
+                raise UserError(f"ESPnet2's cleaner '{name}' is not supported; clean the texts before")
             if name not in CLEANERS:
                 near = difflib.get_close_matches(name, CLEANERS, n=1)
                 hint = f" Did you mean '{near[0]}'?" if near else ""

@@ -18,6 +18,8 @@ PACKAGES = {
     "pypinyin_g2p_phone": "pypinyin",
 }
 
+_ESPNET2 = ("pyopenjtalk", "espeak_ng", "g2pk", "korean_jaso", "g2p_is", "pypinyin_g2p_phone_without_prosody")
+"""Beginnings of the names that only ESPnet2 has."""
 
 WORD_BOUNDARY = "   "
 """Separates words in text whose phonemes are separated by single spaces, as in ESPnet2. It becomes the token ` `."""
@@ -35,6 +37,10 @@ class PhonemeTokenizer:
         remove_non_linguistic_symbols: bool = False,
     ) -> None:
         if g2p_type is not None and g2p_type not in PACKAGES and not Path(g2p_type).is_file():
+            if g2p_type.startswith(_ESPNET2):
+                raise UserError(
+                    f"ESPnet2's g2p '{g2p_type}' is not supported; use a lexicon file with lines 'WORD P1 P2 ...'"
+                )
             raise UserError(
                 f"g2p '{g2p_type}': must be one of {', '.join(PACKAGES)}, or a lexicon file with lines "
                 "'WORD P1 P2 ...', or null if the text is phonemes"
