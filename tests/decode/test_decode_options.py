@@ -41,6 +41,14 @@ def test_options_that_do_not_fit_are_reported(given: dict[str, Any], message: st
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "conf", [{}, {"search_type": "default", "score_norm": True}, {"search_type": "maes", "nstep": 3}]
+)
+def test_beam_size_1_of_transducer_conf_is_espnet2s_greedy_search(conf: dict[str, Any]) -> None:
+    options = DecodeOptions(beam_size=1, transducer_conf=conf)
+    assert (options.search, options.search_conf) == ("transducer_greedy", {"max_sym_exp": 1})
+
+
 def test_numbers_of_any_kind_are_taken() -> None:
     settings = DecodeOptions(beam_size=np.int64(5), ctc_weight=1, lm_weight=np.float32(0.5))
     assert settings == DecodeOptions(beam_size=5, ctc_weight=1.0, lm_weight=0.5)

@@ -157,7 +157,10 @@ class DecodeOptions(SearchOptions):
             return
         if self.search is not None:
             raise UserError("transducer_conf and search exclude each other: give search_conf instead")
-        for name, value in {**from_transducer_conf(self.transducer_conf), "transducer_conf": None}.items():
+        for name, value in {
+            **from_transducer_conf(self.transducer_conf, beam_size=self.beam_size),
+            "transducer_conf": None,
+        }.items():
             object.__setattr__(self, name, value)
 
 
@@ -320,6 +323,7 @@ class InferenceOptions(UnsupportedOptions, QuantizationOptions, WorkOptions, Mod
 
 def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
     """Checks of options beyond their declared ranges."""
+    yield from espnet2_faults(values)
     for name, value in values.items():
         if name in ("max_batch_s", "max_piece_s"):
             continue
@@ -334,7 +338,6 @@ def option_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
     prompts = [name for name in ("lang_prompt_token", "nlp_prompt_token", "lid_prompt") if values.get(name)]
     if len(prompts) > 1:
         yield Conflict(tuple(prompts), f"{' and '.join(prompts)} exclude each other: give one of them")
-    yield from espnet2_faults(values)
 
 
 def part_of(options: Any, schema: type[Options]) -> Options:

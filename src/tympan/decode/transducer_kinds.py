@@ -130,10 +130,10 @@ MBG_SYMBOLS = 4
 """Tokens per frame of ESPnet2's multi-blank greedy search."""
 
 
-def from_transducer_conf(conf: Mapping[str, Any]) -> dict[str, Any]:
+def from_transducer_conf(conf: Mapping[str, Any], *, beam_size: int) -> dict[str, Any]:
     """`search`, `search_conf` and perhaps `nbest` for ESPnet2's `transducer_conf`.
 
-    As in ESPnet2, options of other searches are accepted and change nothing.
+    As in ESPnet2, options of other searches are accepted and change nothing, and a beam size of 1 is a greedy search.
     """
     given = dict(conf)
     name = given.pop("search_type", "default")
@@ -147,6 +147,8 @@ def from_transducer_conf(conf: Mapping[str, Any]) -> dict[str, Any]:
         )
     if name == "mbg":
         return {"search": GREEDY.name, "search_conf": {"max_sym_exp": MBG_SYMBOLS}, **nbest}
+    if beam_size == 1:
+        return {"search": GREEDY.name, "search_conf": {"max_sym_exp": 1}, **nbest}
     kind = _TYPES[name]
     assert kind.options is not None
     mine = {item.name for item in dataclasses.fields(kind.options)}
