@@ -116,7 +116,7 @@ def test_options_of_the_streaming_decoder_give_one_message(given: dict[str, Any]
     with pytest.raises(UserError) as caught:
         InferenceOptions(**REQUIRED, **given)
     assert str(caught.value) == (
-        f"{next(iter(given))} belongs to ESPnet2's streaming decoder, which is not supported (`tympan stream` "
-        f"recognizes audio in pieces with other searches): to decode whole recordings, remove {named}"
+        f"{next(iter(given))} belongs to ESPnet2's streaming decoder, which is not supported: to decode whole "
+        f"recordings, remove {named}; `tympan stream` takes the file and recognizes audio in pieces with other searches"
     )
     InferenceOptions(**REQUIRED, sim_chunk_length=0, encoded_feat_length_limit=0, decoder_text_length_limit=0)

@@ -160,6 +160,11 @@ def test_the_command_prints_what_transcribe_prints(folder: Path, capsys: pytest.
     assert stream_command.main([model, audio, "--json", "--piece_s", "0.1"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[-1] == {"text": whole.strip(), "audio_s": 2.31, "is_final": True}
+    file = folder / "streaming.yaml"
+    file.write_text("beam_size: 20\nsim_chunk_length: 1600\nstreaming: true\ndisable_repetition_detection: true\n"
+                    "decoder_text_length_limit: 0\nencoded_feat_length_limit: 0\n")  # fmt: skip
+    assert stream_command.main([model, audio, "--json", "--config", str(file)]) == 0
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == rows, "a decoding file of ESPnet2"
     texts = [row["text"] for row in rows[:-1]]
     assert len(texts) > 2
     assert all(after != before for before, after in itertools.pairwise(texts)), "only changes are written"

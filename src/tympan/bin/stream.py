@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tympan.bin.transcribe import ModelOptions, load_recognizer
 from tympan.config import argument, option, parse_args
+from tympan.decode.espnet2_options import StreamingOptions
 from tympan.decode.settings import RULES, given_options
 from tympan.errors import UserError
 
@@ -29,7 +30,7 @@ HEADER_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(ModelOptions):
+class Options(ModelOptions, StreamingOptions):
     """The model needs an encoder that works in pieces, such as `contextual_block_conformer`."""
 
     audio: Path = argument(
@@ -89,7 +90,7 @@ class _Interrupt:
 
 
 def _pieces(options: Options, recognizer: Recognizer, interrupt: _Interrupt) -> Iterator[np.ndarray]:
-    size = max(1, round(options.piece_s * recognizer.rate))
+    size = options.sim_chunk_length or max(1, round(options.piece_s * recognizer.rate))
     if options.audio == STDIN:
         yield from _read_pcm(size, interrupt)
         return

@@ -42,6 +42,20 @@ class QuantizationOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StreamingOptions:
+    """Options of ESPnet2's asr_inference_streaming, so that `tympan stream` takes its decoding files."""
+
+    sim_chunk_length: int = option(0, help="duration of a piece in samples, instead of piece_s; 0: piece_s", least=0)
+    streaming: bool = option(STREAMING["streaming"], help="accepted as in ESPnet2's files; has no effect")
+    disable_repetition_detection: bool = option(
+        STREAMING["disable_repetition_detection"],
+        help="accepted as in ESPnet2's files; has no effect, because no search here looks for repetitions",
+    )
+    encoded_feat_length_limit: int = not_yet(0, instead="leave it out")
+    decoder_text_length_limit: int = not_yet(0, instead="leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
 class UnsupportedOptions:
     """ESPnet2's options that are accepted at their defaults."""
 
@@ -70,9 +84,10 @@ class UnsupportedOptions:
 def espnet2_faults(values: Mapping[str, Any]) -> Iterator[Conflict]:
     """One message about streaming, and one about quantization that is not possible."""
     given = tuple(name for name, default in STREAMING.items() if values.get(name, default) != default)
-    if given:
-        text = "belongs to ESPnet2's streaming decoder, which is not supported (`tympan stream` recognizes audio in "
-        text += f"pieces with other searches): to decode whole recordings, remove {', '.join(given)}"
+    is_stream = "piece_s" in values  # `tympan stream` has these options
+    if given and not is_stream:
+        text = "belongs to ESPnet2's streaming decoder, which is not supported: to decode whole recordings, remove "
+        text += f"{', '.join(given)}; `tympan stream` takes the file and recognizes audio in pieces with other searches"
         yield Conflict(given, text)
     if not (values.get("quantize_asr_model") or values.get("quantize_lm")):
         return
