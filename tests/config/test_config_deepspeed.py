@@ -168,7 +168,7 @@ def test_values_and_defaults_of_deepspeed(
         ({"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 5}}}, "total_num_steps: is not a parameter"),
         ({"scheduler": {"type": "WarmupDecayLR"}}, "scheduler.params: WarmupDecayLR needs total_num_steps"),
         ({"scheduler": {"type": "WarmupLR", "params": {"warmup_type": "cos"}}}, "scheduler.params.warmup_type: .*log"),
-        ({"gradient_clipping": -1}, "deepspeed.json: gradient_clipping: grad_clip: must be at least 0"),
+        ({"gradient_clipping": -1}, "deepspeed.json: gradient_clipping: grad_clip: must be above 0"),
         ({"gradient_accumulation_steps": "auto"}, "gradient_accumulation_steps: accum_grad: expects int, found 'auto'"),
         (
             {"train_batch_size": 32, "gradient_accumulation_steps": None},

@@ -145,7 +145,7 @@ def test_the_documents_commands(argv: list[str], expected: dict[str, Any]) -> No
             ["--exclude_weight_decay", "true", "--exclude_weight_decay_conf", "keys=embed"],
             "--exclude_weight_decay_conf: keys expects a list of parts of parameter names, found 'embed'",
         ),
-        (["--grad_clip", "-1"], "--grad_clip: must be at least 0, found -1"),
+        (["--grad_clip", "-1"], "--grad_clip: must be above 0, found -1"),
         (["--train_data_path_and_name_and_type", "t,text,text"], "--token_type: bpe needs --bpemodel"),
         (["--frontend", "none"], "--frontend: is null, so --input_size must give"),
         (["--normalize", "global_mvn"], "--normalize: global_mvn needs --normalize_conf stats_file=FILE"),

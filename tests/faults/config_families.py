@@ -83,6 +83,11 @@ class Family:
     failure: str | None = None
     """Part of the output with exit code 1, which then is about a recording, not the fault of the command."""
 
+    inner: tuple[str, ...] = ()
+    """Options whose inner values a trial changes; none: all that have any."""
+    before: Callable[[Path, Path], None] | None = None
+    """Prepares the output directory from the folder of the materials."""
+
     @property
     def positional(self) -> list[str]:
         """The arguments without a flag, in their order."""
@@ -302,6 +307,8 @@ def training_faults(output: Path, _printed: str, _config: Values) -> Iterator[st
         for phase in ("train", "valid"):
             if not math.isfinite(phases[phase].get("loss", math.nan)):
                 yield f"the loss of {phase} in epoch {epoch} is {phases[phase].get('loss')}"
+        if phases["train"].get("grad_norm") == 0:
+            yield f"nothing was learned in epoch {epoch}: all gradients are 0"
     models = sorted(directory.glob("*epoch.pth"))
     if not models:
         yield "no model was saved"

@@ -41,13 +41,14 @@ NEVER = {
     "dry_run", "collect_stats", "iterator_type", "no_forward_run", "compile", "print_config", "help",
 }  # fmt: skip
 FILES = {
-    "old": "yaml", "deepspeed_config": "json", "fbank_config": "conf", "mfcc_config": "conf", "pitch_config": "conf",
-    "pitch_postprocess_config": "conf",
+    "old": "yaml", "config": "yaml", "deepspeed_config": "json", "fbank_config": "conf", "mfcc_config": "conf",
+    "pitch_config": "conf", "pitch_postprocess_config": "conf",
 }  # fmt: skip
 """Options whose value is the content of a file, and the kind of the file."""
 PATHS = (Path, Path | None, list[Path])
-COUNTS = {"nproc", "num_workers", "max_epoch", "num_iters_per_epoch", "ngpu", "nj"}
+COUNTS = {"nproc", "num_workers", "max_epoch", "num_iters_per_epoch", "ngpu", "nj", "max_epochs"}
 """A legal number above 1 starts as many processes or epochs."""
+ILLEGAL: tuple[Any, ...] = (math.nan, math.inf, -1, -5, 0, 1.5, 2**63, "1_0", "", "x", [], {})
 LEAST_LEGAL = {"hop_length": 20}
 """Legal numbers below make a frame of almost every sample, and minutes of training."""
 
@@ -85,6 +86,8 @@ class Trial:
         what = ""
         for fresh in (self.always_runs, True):  # a fault counts only if it occurs in a process of its own
             shutil.rmtree(output, ignore_errors=True)
+            if self.family.before is not None:
+                self.family.before(materials.folder, output)
             ended = materials.server.run([self.family.command, *arguments], fresh=fresh)
             outcome, what = self._judge(ended, output)
             if outcome in ("accepted", "rejected"):
@@ -96,7 +99,7 @@ class Trial:
         if "output_dir" in options_of(self.family.schema):
             config |= {"output_dir": str(output)}
         positional = [config.pop(name) for name in self.family.positional if name in config]
-        if self.from_file and not positional:
+        if self.from_file and not positional and "config" not in config:
             path = folder / "trial.yaml"
             path.write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8", errors="replace")
             return ["--config", str(path)]
@@ -128,6 +131,8 @@ class Trial:
             (change,) = self.changes
             words = message.replace("_", " ").replace("-", " ").lower()
             names = [change.name, change.key or change.name]
+            if self.family.before is not None:  # weights that the earlier run did not have
+                names.append("belongs to a different run")
             if self._is_path(change.name):
                 names += [
                     ": no such",
@@ -236,16 +241,17 @@ def _change(family: Family, config: Values, chance: random.Random) -> Change:
 def _change_of_call(family: Family, config: Values, chance: random.Random) -> Change:
     """Another value of an option, or of one of the numbers and words inside of an option."""
     inner = [name for name, value in config.items() if isinstance(value, dict) and value and name not in family.kept]
+    inner = [name for name in inner if not family.inner or name in family.inner]
     if inner and chance.random() < 0.7:
         name = chance.choice(inner)
         key = chance.choice(list(config[name]))
-        return Change(name, key, _inner_value(config[name][key], chance))
+        return Change(name, key, _inner_value(config[name][key], chance, of=key))
     options = options_of(family.schema)
     names = [name for name in options if name not in NEVER | family.kept and not name.endswith("_conf")]
     given = [name for name in names if name in config]
     name = chance.choice(given if given and chance.random() < 0.3 else names)
     if name in COUNTS:
-        return Change(name, None, chance.choice((math.nan, math.inf, -1, -5, 0, 1.5, 2**63, "1_0", "", "x", [], {})))
+        return Change(name, None, chance.choice(ILLEGAL))
     if options[name].type is bool and family.positional:  # another word after a switch is an argument
         return Change(name, None, chance.random() < 0.5)
     if (registry := options[name].extra.registry) is not None and chance.random() < 0.7:
@@ -254,8 +260,10 @@ def _change_of_call(family: Family, config: Values, chance: random.Random) -> Ch
     return Change(name, None, str(value) if options[name].extra.positional and value in ([], [1, -1]) else value)
 
 
-def _inner_value(value: Any, chance: random.Random) -> Any:
+def _inner_value(value: Any, chance: random.Random, *, of: Any) -> Any:
     """Anything, or a value like this one. A part of a list or a mapping may change instead of the whole."""
+    if of in COUNTS:
+        return chance.choice(ILLEGAL)
     if isinstance(value, (list, dict)) and value and chance.random() < 0.9:
         keys = list(value) if isinstance(value, dict) else list(range(len(value)))
         key = chance.choice(keys)
@@ -263,7 +271,7 @@ def _inner_value(value: Any, chance: random.Random) -> Any:
             rest = [other for other in keys if other != key]
             return {other: value[other] for other in rest} if isinstance(value, dict) else [value[i] for i in rest]
         changed = value.copy()
-        changed[key] = _inner_value(value[key], chance)
+        changed[key] = _inner_value(value[key], chance, of=key)
         return changed
     if chance.random() < 0.4:
         return chance.choice(WILD)

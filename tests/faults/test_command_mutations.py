@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -12,9 +10,11 @@ import pytest
 from tests.faults.command_families import COMMANDS, WEIGHTS, make_more
 from tests.faults.config_families import Materials
 from tests.faults.config_mutations import make_trial
-from tests.faults.test_config_mutations import SEED, TRIALS, faults
+from tests.faults.test_config_mutations import SEED, TRIALS, faults, quiet
 
 pytest.importorskip("transformers", reason="the extra 'hf' is not installed")
+
+__all__ = ["quiet"]
 
 
 @pytest.fixture(scope="module")
@@ -23,16 +23,6 @@ def materials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Materials]:
     make_more(made)
     yield made
     made.server.close()
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    level = logging.getLogger().level
-    logging.getLogger().setLevel(logging.CRITICAL)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-    logging.getLogger().setLevel(level)
 
 
 @pytest.mark.parametrize("family", COMMANDS)
@@ -66,7 +56,7 @@ TRANSDUCERS = f"{ESPNET1}.e2e_asr_transducer:E2E"
         (
             "features",
             {"feats_type": "mfcc", "mfcc_config": {"cepstral-lifter": "-inf"}},
-            "--cepstral-lifter must be",
+            "--cepstral-lifter' is '-inf', expected a number",
         ),
         (
             "features",

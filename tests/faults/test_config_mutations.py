@@ -168,6 +168,14 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
             ["train", "tanh"],
             "--val_scheduler_criterion train t",
         ),
+        (
+            "adapters",
+            4002218,
+            "encoder_conf",
+            "positionwise_layer_type",
+            "conv1d",
+            "_conf positionwise_layer_type linear",
+        ),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (
             "translation",

@@ -37,8 +37,11 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--grad_clip nan", "--grad_clip: must be at least 0, found nan"),
-        ("--grad_clip -inf", "--grad_clip: must be at least 0, found -inf"),
+        ("--grad_clip 0", "--grad_clip: must be above 0, found 0"),
+        ("--encoder_conf dropout_rate=1", "--encoder_conf dropout_rate: must be at least 0 and below 1, found 1"),
+        ("--model_conf lsm_weight=1", "--model_conf lsm_weight: must be at least 0 and below 1, found 1"),
+        ("--grad_clip nan", "--grad_clip: must be above 0, found nan"),
+        ("--grad_clip -inf", "--grad_clip: must be above 0, found -inf"),
         ("--grad_clip_type 0", "--grad_clip_type: must be above 0, found 0"),
         ("--optim adam --optim_conf lr=.inf", "--optim_conf lr: must be between 0 and 1000, found inf"),
         ("--optim adam --optim_conf lr=1e-320", "--optim_conf lr: must be 0 or of the size 1e-37 or more (float32 has"),
@@ -53,9 +56,9 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--frontend_conf hop_length=-160", "--frontend_conf hop_length: must be between 1 and 1000000, found -160"),
         ("--frontend_conf n_mels=0", "--frontend_conf n_mels: must be between 1 and 100000, found 0"),
         ("--frontend_conf n_mels=1e30", "--frontend_conf n_mels: expects int, found 1e+30"),
-        ("--model_conf lsm_weight=.nan", "--model_conf lsm_weight: must be between 0 and 1, found nan"),
-        ("--model_conf lsm_weight=1.5", "--model_conf lsm_weight: must be between 0 and 1, found 1.5"),
-        ("--model_conf lsm_weight=-1", "--model_conf lsm_weight: must be between 0 and 1, found -1"),
+        ("--model_conf lsm_weight=.nan", "--model_conf lsm_weight: must be at least 0 and below 1, found nan"),
+        ("--model_conf lsm_weight=1.5", "--model_conf lsm_weight: must be at least 0 and below 1, found 1.5"),
+        ("--model_conf lsm_weight=-1", "--model_conf lsm_weight: must be at least 0 and below 1, found -1"),
         ("--loss_scale 0", "--loss_scale: must be above 0 and at most"),
         ("--loss_scale nan", "--loss_scale: must be above 0 and at most"),
         ("--scheduler warmuplr --scheduler_conf warmup_steps=-.inf", "--scheduler_conf warmup_steps: must be at least"),
@@ -65,7 +68,7 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--encoder_conf linear_units=9223372036854775808", "--encoder_conf linear_units: must be between 1 and"),
         ("--encoder_conf layer_drop_rate=2", "--encoder_conf layer_drop_rate: must be at least 0 and below 1, found 2"),
         ("--encoder_conf stochastic_depth_rate=1.5", "--encoder_conf stochastic_depth_rate: must be at least 0 and"),
-        ("--encoder_conf dropout_rate=-0.1", "--encoder_conf dropout_rate: must be between 0 and 1, found -0.1"),
+        ("--encoder_conf dropout_rate=-0.1", "--encoder_conf dropout_rate: must be at least 0 and below 1, found -0.1"),
         ("--encoder_conf attention_heads=0", "--encoder_conf attention_heads: must be between 1 and 10000, found 0"),
         ("--specaug_conf num_time_mask=-3", "--specaug_conf num_time_mask: must be between 0 and 10000, found -3"),
         ("--volume_perturb -2,-1", "--volume_perturb: must be above 0 and at most 1000, found -2"),
@@ -102,7 +105,7 @@ def test_the_range_is_checked_for_files_with_the_line(tmp_path: Path) -> None:
         parse("--config", str(tmp_path / "train.yaml"))
     assert "train.yaml:1: max_epoch: must be at least 1, found 0" in str(refusal.value)
     assert "train.yaml:3: encoder_conf.num_blocks: must be between 1 and 1000, found 0" in str(refusal.value)
-    assert "train.yaml:4: encoder_conf.dropout_rate: must be between 0 and 1, found nan" in str(refusal.value)
+    assert "train.yaml:4: encoder_conf.dropout_rate: must be at least 0 and below 1, found nan" in str(refusal.value)
 
 
 def test_help_shows_the_range(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,8 @@ CTCS = Registry("ctc", {"ctc": "tympan.models.ctc:Ctc"}, supplied=["odim", "voca
 _SHARE = Range(0, 1)
 _TOKEN_ID = Range(-1_000_000, 1_000_000)
 _MODEL_RANGES = {
-    **dict.fromkeys(("ctc_weight", "interctc_weight", "lsm_weight", "ctc_sample_rate"), _SHARE),
+    **dict.fromkeys(("ctc_weight", "interctc_weight", "ctc_sample_rate"), _SHARE),
+    "lsm_weight": Range(0, below=1),
     **dict.fromkeys(("asr_weight", "mt_weight", "mtlalpha", "st_mtlalpha"), _SHARE),
     **dict.fromkeys(("ignore_id", "tgt_ignore_id"), _TOKEN_ID),
     "lang_token_id": Range(-1, 1_000_000),

@@ -1,7 +1,7 @@
 """The range of the numbers that an option or a parameter accepts.
 
 Options: `option(0.1, help=..., least=0, most=1)`. Parameters of a class that a configuration names:
-`dropout_rate: Annotated[float, Range(0, 1)] = 0.1`. Numbers without a declared range must be finite.
+`dropout_rate: Annotated[float, Range(0, below=1)] = 0.1`. Numbers without a declared range must be finite.
 """
 
 from __future__ import annotations

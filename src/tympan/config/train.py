@@ -211,7 +211,7 @@ class UpdateOptions:
     """What happens in an update besides the optimizer's step."""
 
     grad_clip: float = option(
-        5.0, help="maximum norm of the gradients; inf: no clipping", group=TRAINER, least=0, allows_inf=True
+        5.0, help="maximum norm of the gradients; inf: no clipping", group=TRAINER, above=0, allows_inf=True
     )
     grad_clip_type: float = option(
         2.0, help="p of the p-norm for --grad_clip; may be inf", group=TRAINER, above=0, allows_inf=True

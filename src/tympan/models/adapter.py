@@ -119,7 +119,7 @@ class Lora:
         else:
             raise UserError(
                 f"--adapter_conf target_modules: {name} is a {type(layer).__name__}; LoRA supports only linear layers "
-                "and embeddings. Use more specific names, such as self_attn.linear_q"
+                f"and embeddings. Use more specific names, such as self_attn.linear_q{why_no_linear(name)}"
             )
         setattr(parent, name.rpartition(".")[2], adapted)
 
@@ -244,3 +244,10 @@ def is_adapter(name: str) -> bool:
 
 def _is_lora(name: str) -> bool:
     return name.endswith((_A, _B))
+
+
+def why_no_linear(name: str) -> str:
+    """The option that makes a layer with the name of a linear one a convolution; empty for other layers."""
+    if name.rpartition(".")[2] not in ("w_1", "w_2"):
+        return ""
+    return f", or {name.partition('.')[0]}_conf positionwise_layer_type linear"

@@ -30,7 +30,7 @@ class Ctc(nn.Module):
         *,
         vocab_size: int,
         encoder_output_size: int,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         ctc_type: Literal["builtin", "builtin2", "gtnctc", "brctc"] = "builtin",
         reduce: bool = True,
         ignore_nan_grad: bool | None = None,

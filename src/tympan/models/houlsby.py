@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from tympan.config.range import Range
 from tympan.errors import UserError
-from tympan.models.adapter import candidates, train_only
+from tympan.models.adapter import candidates, train_only, why_no_linear
 
 PRETRAINED, OWN, WHISPER = "feed_forward.output_dense", "feed_forward.w_2", "mlp.2"
 """Ends of the names of the last linear layer of a feed-forward block: of `transformers`, ours, and Whisper's."""
@@ -65,7 +65,7 @@ class Houlsby:
             if not isinstance(layer, nn.Linear):
                 raise UserError(
                     f"--adapter_conf target_modules: {name} is a {type(layer).__name__}; adapters can follow only "
-                    "linear layers"
+                    f"linear layers. Use other names{why_no_linear(name)}"
                 )
             parent, _, own = name.rpartition(".")
             setattr(model.get_submodule(parent), own, HoulsbyLinear(layer, bottleneck=self.bottleneck))

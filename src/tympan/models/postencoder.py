@@ -24,7 +24,7 @@ class LengthAdaptor(nn.Module):
         length_adaptor_n_layers: Annotated[int, Range(0, 10)] = 0,
         input_layer: Literal["linear"] | None = None,
         output_size: Annotated[int | None, Range(1, 1_000_000)] = None,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
         return_int_enc: bool = False,
     ) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ class LinearProjection(nn.Module):
         *,
         input_size: Annotated[int | None, Range(1, 1_000_000)] = None,
         output_size: Annotated[int, Range(1, 1_000_000)],
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
     ) -> None:
         super().__init__()
         assert input_size is not None, "the builder passes it"

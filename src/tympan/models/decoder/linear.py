@@ -46,7 +46,7 @@ class LinearDecoder(nn.Module):
         vocab_size: int,
         encoder_output_size: int,
         pooling: Literal["mean", "max", "CLS"] = "mean",
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
     ) -> None:
         super().__init__()
         if vocab_size <= FIRST_CLASS + 1:

@@ -45,8 +45,8 @@ class RnnPrediction(nn.Module):
         rnn_type: Literal["lstm", "gru"] = "lstm",
         num_layers: Annotated[int, Range(1, 1_000)] = 1,
         hidden_size: Annotated[int, Range(1, 1_000_000)] = 320,
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
-        dropout_embed: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
+        dropout_embed: Annotated[float, Range(0, below=1)] = 0.0,
         embed_pad: Annotated[int, Range(0, 1_000_000)] = 0,
     ) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class StatelessPrediction(nn.Module):
         *,
         vocab_size: int,
         embed_size: Annotated[int, Range(1, 1_000_000)] = 256,
-        embed_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        embed_dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         embed_pad: Annotated[int, Range(0, 1_000_000)] = 0,
     ) -> None:
         super().__init__()

@@ -45,7 +45,7 @@ class RnnDecoder(nn.Module):
         num_layers: Annotated[int, Range(1, 1_000)] = 1,
         hidden_size: Annotated[int, Range(1, 1_000_000)] = 320,
         sampling_probability: Annotated[float, Range(0, 1)] = 0.0,
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
         context_residual: bool = False,
         replace_sos: bool = False,
         num_encs: Annotated[int, Range(1, 10_000)] = 1,

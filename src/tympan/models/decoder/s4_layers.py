@@ -77,7 +77,7 @@ class S4Layer(nn.Module):
         activation: Literal["gelu", "relu", "tanh", "swish", "sigmoid"] = "gelu",
         postact: Literal["glu"] = "glu",
         hyper_act: None = None,
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
         tie_dropout: Literal[False] = False,
         bottleneck: None = None,
         gate: None = None,
@@ -143,7 +143,7 @@ class MemoryAttention(MultiHeadedAttention):
         *,
         size: int,
         n_head: Annotated[int, Range(1, 10_000)],
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
         transposed: Literal[False] = False,
     ) -> None:
         if size % n_head:
@@ -172,7 +172,7 @@ class FeedForward(nn.Module):
         transposed: Literal[False] = False,
         activation: Literal["gelu", "relu", "tanh", "swish", "sigmoid"] = "gelu",
         initializer: None = None,
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
         tie_dropout: Literal[False] = False,
     ) -> None:
         super().__init__()

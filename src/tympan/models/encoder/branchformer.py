@@ -52,9 +52,9 @@ class BranchformerEncoder(BlockEncoder):
         cgmlp_weight: Annotated[float | list[float], Range(0, 1)] = 0.5,
         attn_branch_drop_rate: Annotated[float | list[float], Range(0, below=1)] = 0.0,
         num_blocks: Annotated[int, Range(1, 1_000)] = 12,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         input_layer: Literal[
             "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
         ]

@@ -30,9 +30,9 @@ class ConvolutionEncoder(BlockEncoder):
         output_size: Annotated[int, Range(1, 1_000_000)] = 256,
         linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
         num_blocks: Annotated[int, Range(1, 1_000)] = 6,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         input_layer: Literal[
             "conv2d", "conv2d1", "conv2d2", "conv2d6", "conv2d8", "conv1d1", "conv1d2", "conv1d3", "linear", "embed"
         ]

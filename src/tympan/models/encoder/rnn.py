@@ -27,7 +27,7 @@ class RnnEncoder(nn.Module):
         num_layers: Annotated[int, Range(1, 1_000)] = 4,
         hidden_size: Annotated[int, Range(1, 1_000_000)] = 320,
         output_size: Annotated[int, Range(1, 1_000_000)] = 320,
-        dropout: Annotated[float, Range(0, 1)] = 0.0,
+        dropout: Annotated[float, Range(0, below=1)] = 0.0,
         subsample: Annotated[Sequence[int] | None, Range(1, 1_000)] = (2, 2, 1, 1),
     ) -> None:
         super().__init__()

@@ -34,9 +34,9 @@ class TransformerEncoder(BlockEncoder):
         attention_heads: Annotated[int, Range(1, 10_000)] = 4,
         linear_units: Annotated[int, Range(1, 1_000_000)] = 2048,
         num_blocks: Annotated[int, Range(1, 1_000)] = 6,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         input_layer: Literal[
             "conv2d",
             "conv2d1",

@@ -34,7 +34,7 @@ class SequentialRnnLm(nn.Module):
         unit: Annotated[int, Range(1, 1_000_000)] = 650,
         nhid: Annotated[int | None, Range(1, 1_000_000)] = None,
         nlayers: Annotated[int, Range(1, 1_000)] = 2,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         tie_weights: bool = False,
         rnn_type: str = "lstm",
         ignore_id: Annotated[int, Range(-1_000_000, 1_000_000)] = 0,

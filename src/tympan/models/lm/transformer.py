@@ -45,9 +45,9 @@ class TransformerLm(nn.Module):
         head: Annotated[int, Range(1, 10_000)] = 2,
         unit: Annotated[int, Range(1, 1_000_000)] = 1024,
         layer: Annotated[int, Range(1, 1_000)] = 4,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        positional_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
-        attention_dropout_rate: Annotated[float, Range(0, 1)] = 0.1,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        positional_dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
+        attention_dropout_rate: Annotated[float, Range(0, below=1)] = 0.1,
     ) -> None:
         super().__init__()
         if att_unit % head:

@@ -49,7 +49,7 @@ class WhisperDecoder(nn.Module):
         *,
         vocab_size: int,
         encoder_output_size: int,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         whisper_model: str = "small",
         download_dir: str | None = None,
         load_origin_token_embedding: bool = False,

@@ -39,7 +39,7 @@ class WhisperEncoder(nn.Module):
         self,
         *,
         input_size: int = 1,
-        dropout_rate: Annotated[float, Range(0, 1)] = 0.0,
+        dropout_rate: Annotated[float, Range(0, below=1)] = 0.0,
         whisper_model: str = "small",
         download_dir: str | None = None,
         use_specaug: bool = False,
