@@ -166,6 +166,10 @@ def test_every_effect_of_espnet2_takes_any_waveform(name: str, length: int, chan
         ('[[1.0, "lowpas", {}]]', "no effect 'lowpas'. Did you mean 'lowpass'"),
         ('[[1.0, "lowpass", {cutoff: 3}]]', "the effect 'lowpass' has no key 'cutoff'"),
         ('[[1.0, "lowpass", {Q: steep}]]', "Q: expects float"),
+        ("[[1.0, []]]", "expected a group such as"),
+        ('[[1.0, "reverse", {}, 5]]', "expected an entry such as"),
+        ('[[true, "reverse", {}]]', "expected an entry such as"),
+        ('[[1.0e308, "reverse", {}]]', "the weight of an entry must be above 0 and at most 1000000"),
         ('[[1.0, [[0.5, "pitch_shift", {}]]]]', "the effect 'pitch_shift' needs the key 'n_steps'"),
     ],
 )
@@ -174,6 +178,11 @@ def test_mistakes_are_found_before_anything_is_built(effects: str, message: str,
     argv = ["--preprocessor_conf", f"{{data_aug_effects: {effects}}}", *more]
     with pytest.raises(UserError, match="preprocessor_conf.*" + message.replace("(", r"\(")):
         parse_training(AsrTrainConfig, argv, prog="test")
+
+
+def test_quantiles_that_leave_nothing_are_rejected(speech: np.ndarray) -> None:
+    with pytest.raises(UserError, match=r"min_quantile 0\.5 must be below max_quantile 0\.5"):
+        applied("clipping", speech, min_quantile=0.5, max_quantile=0.5)
 
 
 def test_a_filter_above_half_the_rate_is_rejected(speech: np.ndarray) -> None:

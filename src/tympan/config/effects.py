@@ -11,11 +11,13 @@ from typing import Any
 
 from tympan.config.choices import EFFECTS
 from tympan.config.mistakes import Mistakes
+from tympan.config.range import Range
 from tympan.config.registry import complete
 from tympan.config.resolve import Conflict
 from tympan.config.signature import REQUIRED
 from tympan.errors import UserError
 
+_WEIGHT = Range(above=0, most=1_000_000)
 _EXAMPLE = '[0.3, "speed_perturb", {"factor": 0.9}]'
 
 
@@ -70,14 +72,21 @@ def check_effects(values: Mapping[str, Any]) -> Iterator[Conflict]:
 def _group(entry: object) -> EffectGroup:
     weight, first, rest = _parts(entry)
     if isinstance(first, (list, tuple)):
+        if not first or rest:
+            raise UserError(f"expected a group such as [0.3, [{_EXAMPLE}]], found {entry}")
         return EffectGroup(weight, tuple(_effect(*_parts(member)) for member in first))
     return EffectGroup(weight, (_effect(weight, first, rest),))
 
 
 def _parts(entry: object) -> tuple[float, object, list[object]]:
-    if isinstance(entry, (list, tuple)) and len(entry) >= 2 and isinstance(entry[0], (int, float)) and entry[0] > 0:
-        return float(entry[0]), entry[1], list(entry[2:])
-    raise UserError(f"expected an entry such as {_EXAMPLE}, found {entry}")
+    if not isinstance(entry, (list, tuple)) or not 2 <= len(entry) <= 3:
+        raise UserError(f"expected an entry such as {_EXAMPLE}, found {entry}")
+    weight = entry[0]
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        raise UserError(f"expected an entry such as {_EXAMPLE}, found {entry}")
+    if fault := _WEIGHT.fault(weight):
+        raise UserError(f"the weight of an entry {fault}: {entry[1]}")
+    return float(weight), entry[1], list(entry[2:])
 
 
 def _effect(weight: float, name: object, rest: Sequence[object]) -> EffectEntry:

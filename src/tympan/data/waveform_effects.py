@@ -93,6 +93,13 @@ class Clipping(Effect):
     min_quantile: Annotated[float, Range(0, 1)] = 0.0
     max_quantile: Annotated[float, Range(0, 1)] = 0.9
 
+    def __post_init__(self) -> None:
+        if self.min_quantile >= self.max_quantile:
+            raise UserError(
+                f"preprocessor_conf data_aug_effects: clipping: min_quantile {self.min_quantile:g} must be below "
+                f"max_quantile {self.max_quantile:g}, or nothing of the audio is left"
+            )
+
     def __call__(self, samples: np.ndarray, _rate: int, _rng: np.random.Generator) -> np.ndarray:
         low, high = np.quantile(samples, [self.min_quantile, self.max_quantile])
         return np.asarray(np.clip(samples, low, high))
