@@ -13,7 +13,15 @@ import pytest
 import torch
 
 from tympan.errors import UserError
-from tympan.training.checkpoint import NAME, PREVIOUS, Identity, load_checkpoint, read_reporter, save_checkpoint
+from tympan.training.checkpoint import (
+    DAMAGED,
+    NAME,
+    PREVIOUS,
+    Identity,
+    load_checkpoint,
+    read_reporter,
+    save_checkpoint,
+)
 
 MODEL = {"encoder.weight": torch.arange(9000, dtype=torch.float32).view(90, 100), "encoder.bias": torch.zeros(90)}
 IDENTITY = Identity(task="asr", optim="adam", scheduler="warmuplr", tokens={"text": ("<blank>", "a", "<sos/eos>")})
@@ -88,6 +96,27 @@ def test_something_else_in_its_place(saved: Path, kind: str) -> None:
         path.mkdir()
     elif kind != "nothing":
         path.symlink_to({"device": "/dev/zero", "loop": NAME}[kind])
+    assert loaded_step(saved) == 1
+    save_checkpoint(saved, state(3), identity=IDENTITY)
+    assert loaded_step(saved) == 3
+
+
+def test_the_damaged_checkpoint_never_becomes_the_previous_one(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is killed while it saves the next checkpoint must leave one that can be read."""
+    (saved / NAME).write_bytes(b"damaged")
+    assert loaded_step(saved) == 1
+    assert (saved / DAMAGED).read_bytes() == b"damaged"
+
+    def killed(source: Path, target: Path) -> None:
+        if Path(target).name == NAME:
+            raise KeyboardInterrupt
+        rename(source, target)
+
+    rename = os.replace
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(saved, state(3), identity=IDENTITY)
+    monkeypatch.undo()
     assert loaded_step(saved) == 1
 
 

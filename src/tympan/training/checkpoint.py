@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ from tympan.training.reporter import Reporter
 NAME = "checkpoint.pth"
 PREVIOUS = "checkpoint.prev.pth"
 REPLACED = "checkpoint.replaced.pth"
+DAMAGED = "checkpoint.damaged.pth"
 DIGEST = "sha256"
 """Key of the digest of all other entries. It is needed because a zip file has no checksum of its own directory."""
 
@@ -103,7 +106,8 @@ def load_checkpoint(
 ) -> dict[str, Any] | None:
     """Return the newest undamaged checkpoint, or None if there is no checkpoint. Loading runs no code from the file.
 
-    `load` restores the state. If it fails, the file is treated as damaged and the previous checkpoint is used.
+    `load` restores the state. If it fails, the file is treated as damaged and the previous checkpoint is used. The
+    damaged file is then renamed.
     """
     damages = []
     for path in _candidates(directory):
@@ -116,6 +120,8 @@ def load_checkpoint(
             damages.append(f"{path}: {damage}")
             logging.warning("%s is damaged (%s); trying the previous checkpoint", path, damage)
             continue
+        if damages:
+            _put_away(directory / NAME)
         return content
     if damages:
         raise UserError(
@@ -124,6 +130,15 @@ def load_checkpoint(
             + "\nRemove these files to start from scratch, or start from the model of an epoch with --init_param FILE"
         )
     return None
+
+
+def _put_away(path: Path) -> None:
+    """Rename a damaged checkpoint. Otherwise the next one to be saved would make it the previous checkpoint."""
+    target = path.with_name(DAMAGED)
+    if target.is_dir() and not target.is_symlink():
+        shutil.rmtree(target)
+    with contextlib.suppress(FileNotFoundError):  # another process of the run was faster
+        os.replace(path, target)
 
 
 def read_reporter(directory: Path) -> Reporter:
