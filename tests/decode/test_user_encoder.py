@@ -88,6 +88,18 @@ class WrongResult(Lacking):
 
     def output_lengths(self, lengths):
         return lengths
+
+class OneTensor(Enc):
+    def forward(self, xs_pad, ilens, prev_states=None):
+        return xs_pad
+
+class OtherSize(Enc):
+    def output_size(self):
+        return 5
+
+class NoInputSize(nn.Module):
+    def __init__(self, output_size: int = 8):
+        super().__init__()
 """
 
 
@@ -121,3 +133,15 @@ def test_what_an_encoder_lacks(module: str) -> None:
     encoder = build_encoder(f"{module}:WrongResult", {}, input_size=6)
     with pytest.raises(UserError, match=r"forward must return .*EncoderOutput.*; it returned tuple"):
         encoder(torch.randn(1, 3, 6), torch.tensor([3]))
+
+
+def test_what_an_encoder_does_wrong(module: str) -> None:
+    """Each is one message that names the class; before, it was a traceback."""
+    features, lengths = torch.randn(1, 9, 6), torch.tensor([9])
+    with pytest.raises(UserError, match=rf"encoder {module}:OneTensor: .* must return a tuple .*; it returned Tensor"):
+        build_encoder(f"{module}:OneTensor", {}, input_size=6)(features, lengths)
+    expected = r"output_size is 5, so forward must return .* \(batch, frames, 5\); it has the shape \(1, 4, 8\)"
+    with pytest.raises(UserError, match=expected):
+        build_encoder(f"{module}:OtherSize", {}, input_size=6)(features, lengths)
+    with pytest.raises(UserError, match=r"NoInputSize: __init__ must take input_size"):
+        build_encoder(f"{module}:NoInputSize", {}, input_size=6)

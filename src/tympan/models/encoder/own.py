@@ -26,10 +26,9 @@ def build_encoder(name: str | None, conf: Mapping[str, Any], *, input_size: int)
     """Return the encoder of this name; None: the features stay. UserError if a user's class lacks a member."""
     if name is None:
         return NoEncoder(input_size)
-    built: Any = choices.ENCODERS.build(name, conf, input_size=input_size)
     if is_import(name):
-        built = _as_encoder(built, name, input_size)
-    encoder: Encoder = built
+        return _own_encoder(name, conf, input_size)
+    encoder: Encoder = choices.ENCODERS.build(name, conf, input_size=input_size)
     return encoder
 
 
@@ -49,6 +48,19 @@ class NoEncoder(nn.Module):
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         return lengths
+
+
+def _own_encoder(name: str, conf: Mapping[str, Any], input_size: int) -> Encoder:
+    try:
+        built = choices.ENCODERS.build(name, conf, input_size=input_size)
+    except TypeError as error:
+        if "unexpected keyword argument 'input_size'" not in str(error):
+            raise
+        raise UserError(
+            f"encoder {name}: __init__ must take input_size, the number of values per frame. docs/extending.md has a "
+            "complete example"
+        ) from None
+    return _as_encoder(built, name, input_size)
 
 
 def _as_encoder(built: Any, name: str, input_size: int) -> Encoder:
@@ -80,11 +92,25 @@ class _Checked(nn.Module):
         found = super().forward(features, lengths)
         if not isinstance(found, EncoderOutput):
             raise UserError(
-                f"encoder {type(self).__module__}:{type(self).__name__}: forward must return "
+                f"encoder {_name(self)}: forward must return "
                 "tympan.models.encoder.output.EncoderOutput(out, lengths), or have ESPnet2's interface with a method "
                 f"output_size(); it returned {type(found).__name__}"
             )
-        return found
+        return _of_size(found, self, int(self.output_size))  # type: ignore[arg-type]
+
+
+def _of_size(found: EncoderOutput, encoder: nn.Module, size: int) -> EncoderOutput:
+    """Check that the output has the announced number of values per frame."""
+    if found.out.dim() != 3 or found.out.size(-1) != size:
+        raise UserError(
+            f"encoder {_name(encoder)}: output_size is {size}, so forward must return an output of the shape "
+            f"(batch, frames, {size}); it has the shape {tuple(found.out.shape)}"
+        )
+    return found
+
+
+def _name(encoder: nn.Module) -> str:
+    return f"{type(encoder).__module__}:{type(encoder).__name__}"
 
 
 class _EspnetForm(nn.Module):
@@ -97,11 +123,18 @@ class _EspnetForm(nn.Module):
         return int(super().output_size())  # type: ignore[misc]
 
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
-        out, out_lengths, *_ = super().forward(features, lengths)
+        found = super().forward(features, lengths)
+        if not isinstance(found, tuple) or len(found) < 2:
+            raise UserError(
+                f"encoder {_name(self)}: with a method output_size(), forward must return a tuple "
+                f"(output, lengths, states), as in ESPnet2; it returned {type(found).__name__}"
+            )
+        out, out_lengths, *_ = found
+        inner: tuple[tuple[int, Tensor], ...] = ()
         if isinstance(out, tuple):  # with the outputs of inner layers
-            out, inner = out
-            return EncoderOutput(out, out_lengths, tuple((int(layer), tensor) for layer, tensor in inner))
-        return EncoderOutput(out, out_lengths)
+            out, layers = out
+            inner = tuple((int(layer), tensor) for layer, tensor in layers)
+        return _of_size(EncoderOutput(out, out_lengths, inner), self, self.output_size)
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Measured: ESPnet2's encoders have no such method. The result may differ by a frame for some lengths."""
