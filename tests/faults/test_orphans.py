@@ -92,6 +92,25 @@ def test_the_synthesizers_of_the_demo_end_with_it(tmp_path: Path) -> None:
     kill_and_look(demo, tmp_path / "demo", processes=4, temporary=tmp_path / "temporary", is_ready=lambda output: True)
 
 
+def test_a_job_of_run_pl_ends_with_the_launcher(beeps: Path, tmp_path: Path) -> None:
+    output = tmp_path / "exp"
+    run_pl = tmp_path / "run.pl"
+    run_pl.write_text('#!/bin/sh\nshift 2; log=$1; shift\n"$@" > "$log" 2>&1\n')
+    run_pl.chmod(0o755)
+    job = [
+        "--cmd",
+        str(run_pl),
+        "--ngpu",
+        "0",
+        "--log",
+        str(tmp_path / "run.log"),
+        "--",
+        *command(beeps, output, *ENDLESS),
+    ]
+    line = module_command("tympan.bin.launch", job)
+    kill_and_look(line, output, processes=3, temporary=tmp_path / "temporary")
+
+
 @pytest.mark.slow
 def test_workers_of_torchrun_end_with_it(beeps: Path, tmp_path: Path) -> None:
     output, temporary = tmp_path / "exp", tmp_path / "temporary"

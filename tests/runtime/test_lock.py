@@ -167,3 +167,20 @@ def test_the_heartbeat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         while (tmp_path / NAME).stat().st_mtime == 0 and time.monotonic() < deadline:
             time.sleep(0.01)
         assert (tmp_path / NAME).stat().st_mtime > time.time() - 60
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "pipe", "device"])
+def test_something_else_under_the_name_of_the_lock(tmp_path: Path, kind: str) -> None:
+    """A link in a directory from somebody else must not overwrite its target."""
+    precious, place = tmp_path / "precious", tmp_path / "exp" / NAME
+    precious.write_text("precious")
+    place.parent.mkdir()
+    if kind == "folder":
+        place.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(precious if kind == "link" else "/dev/zero")
+    with pytest.raises(UserError, match=r"\.lock: is not a file but a link"), directory_lock(place.parent):
+        pytest.fail("locked")
+    assert precious.read_text() == "precious"

@@ -13,6 +13,7 @@ from tympan.config import argument, option, parse_args
 from tympan.config.command_line import split_words
 from tympan.config.option import not_yet
 from tympan.errors import UserError
+from tympan.runtime.child import launched_environment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     rotate(options.log, most=options.max_num_log_files)
     options.log.parent.mkdir(parents=True, exist_ok=True)
     command = [*options.args, "--ngpu", str(options.ngpu)]
-    done = subprocess.run([found, *rest, "--gpu", str(options.ngpu), str(options.log), *command], check=False)
+    job = [found, *rest, "--gpu", str(options.ngpu), str(options.log), *command]
+    done = subprocess.run(job, check=False, env=launched_environment())
     if done.returncode != 0:
         print(f"tympan: error: the job failed; the last lines of {options.log} are:", file=sys.stderr)
         print(_last_lines(options.log), file=sys.stderr)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 import time
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 PYTHON = sys.executable
 PARENT = "TYMPAN_PARENT"
 """Environment variable `PID:SIGNAL`: the parent process, and the signal that the child gets when the parent ends."""
+LAUNCHER = "TYMPAN_LAUNCHER"
+"""Environment variable `HOST:PID`: a process that started this one through other programs, and that it ends with."""
 POLL_S = 1.0
 _PR_SET_PDEATHSIG = 1
 _HAS_SAFE_PATH = sys.version_info >= (3, 11)
@@ -65,6 +69,14 @@ def child_environment(
     return {**os.environ, **(extra or {}), PARENT: f"{os.getpid()}:{int(ends_by)}"}
 
 
+def launched_environment() -> dict[str, str]:
+    """Return the environment for a program that starts Tympan's commands, such as run.pl: they end with this process.
+
+    On another host, they don't: there, the program has to end them.
+    """
+    return {**os.environ, LAUNCHER: f"{socket.gethostname()}:{os.getpid()}"}
+
+
 def spawn_context() -> SpawnContext:
     """Return the spawn context of multiprocessing. Its processes import some modules before they get our sys.path."""
     import multiprocessing.util
@@ -76,6 +88,9 @@ def spawn_context() -> SpawnContext:
 
 def end_with_parent() -> None:
     """End this process when its parent ends. For children started with `child_environment` or by torchrun."""
+    host, _, launcher = os.environ.pop(LAUNCHER, "").rpartition(":")
+    if host == socket.gethostname() and launcher.isdigit():
+        threading.Thread(target=_end_with, args=(int(launcher),), name="tympan-launcher", daemon=True).start()
     parent = os.environ.pop(PARENT, None)  # must not be inherited by the children of this process
     if parent is None and "TORCHELASTIC_RUN_ID" not in os.environ:
         return
@@ -103,6 +118,15 @@ def _watch(pid: int, number: int) -> None:
     while os.getppid() == pid:
         time.sleep(POLL_S)
     os.kill(os.getpid(), number)
+
+
+def _end_with(pid: int) -> None:
+    try:
+        select.select([os.pidfd_open(pid)], [], [])  # unlike `is_alive`, this notices a process that nobody waits for
+    except (AttributeError, OSError):
+        while is_alive(pid):
+            time.sleep(POLL_S)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _flags_of_helpers() -> list[str]:

@@ -72,7 +72,7 @@ def directory_lock(directory: Path, *, name: str = NAME, run: str | None = None,
 def _open(path: Path, advice: str) -> tuple[TextIO, bool]:
     """Return the file, and whether it is locked by the system: some shared filesystems do not support locks."""
     while True:
-        stream = path.open("a+", encoding="utf-8", errors="replace")
+        stream = _open_own(path)
         try:
             # Unlike flock, it is not inherited by forked processes, which may outlive this one for a moment.
             fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,6 +88,14 @@ def _open(path: Path, advice: str) -> tuple[TextIO, bool]:
         except FileNotFoundError:
             pass
         stream.close()  # the holder has just ended and removed the file
+
+
+def _open_own(path: Path) -> TextIO:
+    """Open the lock file. A link is not followed: its target would be overwritten."""
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path}: is not a file but a link, a folder, a pipe or a device. Remove it, then try again")
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "a+", encoding="utf-8", errors="replace")
 
 
 def _take_over(path: Path, stream: TextIO, own: Holder, *, is_locked: bool, advice: str) -> None:
