@@ -63,7 +63,7 @@ def test_all_mistakes_are_reported(here: Path, capsys: pytest.CaptureFixture[str
     assert run(main, [str(here / "a.csv"), str(here / "data")]) == 2
     said = capsys.readouterr().err
     assert f"{here / 'a.csv'}:3: the id 'wav_1' occurs twice" in said
-    assert f"{here / 'a.csv'}:4: there is no file {here / 'wav' / '2.wav'}" in said
+    assert f"{here / 'a.csv'}:4: there is no file '{here / 'wav' / '2.wav'}'" in said
     assert f"{here / 'a.csv'}:5: there is no text" in said
     assert not (here / "data").exists()
 
@@ -76,11 +76,18 @@ def test_all_mistakes_are_reported(here: Path, capsys: pytest.CaptureFixture[str
         ("a.jsonl", "{\n", "a.jsonl:1: not JSON"),
         ("a.jsonl", "[1]\n", "a.jsonl:1: each line must be an object"),
         ("a.jsonl", '{"path": "wav/1.wav", "text": "GO", "offset": 2.5}\n', "parts of recordings"),
+        ("a.jsonl", '{"path": "wav/1.wav", "text": "\\ud800"}\n', "a.jsonl:1: 'utf-8' codec can't encode"),
+        ("a.jsonl", '{"path": "a\\u0000b", "text": "GO"}\n', "a.jsonl:1: there is no file '"),
+        ("a.csv", "path,text\nwav/loop,GO\n", "a.csv:2: there is no file '"),
+        ("a.csv", f"path,text\n{'d/' * 3000},GO\n", "a.csv:2: there is no file '"),
+        ("a.csv", f"path,text\n{'a' * 200_000},GO\n", "a.csv:2: field larger than field limit"),
+        ("a.csv", f"path,{'a' * 200_000}\nx,GO\n", "a.csv:1: field larger than field limit"),
     ],
 )
 def test_manifests_that_can_not_be_read(
     here: Path, name: str, content: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (here / "wav" / "loop").symlink_to("loop")
     (here / name).write_text(content)
     assert run(main, [str(here / name), str(here / "data")]) == 2
     assert message in capsys.readouterr().err

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError, check_faults
-from tympan.files import read_text
+from tympan.files import read_text, status_of
 
 PATHS = ("path", "audio", "audio_filepath", "file_name", "wav", "file")
 TEXTS = ("text", "sentence", "transcript", "transcription")
@@ -59,7 +62,8 @@ def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
         quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
         restval="",
     )
-    header = [name.strip() for name in reader.fieldnames or ()]
+    with _csv_errors(manifest, reader):
+        header = [name.strip() for name in reader.fieldnames or ()]
     missing = [names[0] for names in (PATHS, TEXTS) if not set(names) & set(header)]
     if missing:
         raise UserError(
@@ -67,8 +71,17 @@ def _rows(manifest: Path) -> Iterator[tuple[int, Mapping[str, object]]]:
             f"{', '.join(header) or 'nothing'}"
         )
     reader.fieldnames = header
-    for row in reader:
-        yield reader.line_num, row
+    with _csv_errors(manifest, reader):
+        for row in reader:
+            yield reader.line_num, row
+
+
+@contextmanager
+def _csv_errors(manifest: Path, reader: csv.DictReader[str]) -> Iterator[None]:
+    try:
+        yield
+    except csv.Error as error:
+        raise UserError(f"{manifest}:{reader.reader.line_num}: {error}; a quotation mark may be missing") from None
 
 
 def _json_object(line: str, place: str) -> Mapping[str, object]:
@@ -87,14 +100,18 @@ def _utterance(row: Mapping[str, object], base: Path) -> tuple[str, dict[str, st
         raise ValueError(f"there is no {PATHS[0] if not path else TEXTS[0]}")
     if first_value(row, STARTS) not in ("", "0", "0.0"):
         raise ValueError("parts of recordings ('start', 'offset') are not supported; cut the recordings first")
+    status = status_of(base / path)
+    if status is None or not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"there is no file {os.path.abspath(base / path)!r:.300}")
     audio = (base / path).resolve()
-    if not audio.is_file():
-        raise ValueError(f"there is no file {audio}")
     speaker = clean_id(first_value(row, SPEAKERS))
     name = clean_id(first_value(row, IDS)) or clean_id(str(Path(path).with_suffix("")))
     # Kaldi's tools need ids that start with the speaker.
     utterance = f"{speaker}-{name}" if speaker and not name.startswith(speaker) else name
-    return utterance, {"wav.scp": str(audio), "text": text, "utt2spk": speaker or utterance}
+    values = {"wav.scp": str(audio), "text": text, "utt2spk": speaker or utterance}
+    for item in (utterance, *values.values()):
+        item.encode()  # JSON can have halves of characters, which raise a ValueError
+    return utterance, values
 
 
 def first_value(row: Mapping[str, object], names: tuple[str, ...]) -> str:
