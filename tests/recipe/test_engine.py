@@ -63,6 +63,14 @@ def test_a_change_reruns_later_steps(kitchen: Kitchen) -> None:
     assert kitchen.run() == ["dough", "bread"]
 
 
+def test_other_input_files_are_named(kitchen: Kitchen) -> None:
+    """`--lm_text OTHER` said that OTHER has changed."""
+    kitchen.run()
+    (kitchen.root / "grain").write_text("flour")
+    engine = Engine(kitchen.root / ".tympan", say=lambda line: None)
+    assert engine.judge(kitchen.step("dough", "grain")).reason == f"it now reads {kitchen.root / 'grain'}"
+
+
 def test_same_content_with_a_new_date_is_unchanged(kitchen: Kitchen) -> None:
     kitchen.run()
     (kitchen.root / "raw").write_text("flour")

@@ -103,6 +103,9 @@ class Engine:
         verdict = partial(Verdict, seconds=record["seconds"], bytes=record["bytes"])
         if record["settings"] != digest_of(step.settings):
             return verdict("outdated", "its settings changed")
+        reads = _other_files((*step.needs, *step.labels), record["needs"])
+        if reads is not None:
+            return verdict("outdated", reads)
         changed = self._differences((*step.needs, *step.labels), record["needs"]) or self._other_audio(step, record)
         if changed:
             return verdict("outdated", f"{changed[0]} has changed")
@@ -285,6 +288,15 @@ def _time_spent(record: Record, step: Step) -> float:
     if "began" in record and step.output_dir is not None:
         earlier_s += max(0.0, last_written(step.output_dir) - record["began"])
     return earlier_s
+
+
+def _other_files(paths: Sequence[Path], recorded: dict[str, str]) -> str | None:
+    """Describe how the list of input files differs from the recorded one, or None if it is the same."""
+    now = set(map(str, paths))
+    for changed, how in ((now - recorded.keys(), "now"), (recorded.keys() - now, "no longer")):
+        if changed:
+            return f"it {how} reads {min(changed)}"
+    return None
 
 
 def _bytes_of(step: Step) -> int:
