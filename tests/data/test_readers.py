@@ -239,3 +239,19 @@ def test_mistakes_in_what_is_asked_for(corpus: Path) -> None:
         UtteranceDataset([(corpus / "wav.scp", "speech", "sound")] * 2)
     with pytest.raises(UserError, match="data type 'wave': must be one of sound"):
         UtteranceDataset([(corpus / "wav.scp", "speech", "wave")])
+
+
+def test_recordings_are_resampled_to_the_rate_of_the_model(tmp_path: Path) -> None:
+    """Lengths come from headers, and must be those of the resampled audio."""
+    lines = []
+    for rate, samples in ((8000, 800), (16000, 1601), (22050, 3001), (44100, 4411), (48000, 4801)):
+        soundfile.write(tmp_path / f"{rate}.wav", np.random.default_rng(0).normal(0, 0.1, (samples, 2)), rate)
+        lines.append(f"u{rate:05d} {tmp_path / f'{rate}.wav'}\n")
+    (tmp_path / "wav.scp").write_text("".join(lines))
+    triples = [(tmp_path / "wav.scp", "speech", "sound")]
+    for channel in ("mean", None):
+        dataset = UtteranceDataset(triples, sample_rate=16000, resample=True, channel=channel)
+        (shapes,) = measure_shapes(dataset, ["speech"])
+        assert shapes.lengths.tolist() == [len(dataset[row, 1].arrays["speech"]) for row in range(len(lines))]
+    (shapes,) = measure_shapes(UtteranceDataset(triples, sample_rate=0), ["speech"])
+    assert shapes.lengths.tolist() == [800, 1601, 3001, 4411, 4801], "not the cached ones"

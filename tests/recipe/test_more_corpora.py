@@ -13,6 +13,8 @@ import pytest
 import soundfile
 
 from tympan.bin.recipe import main
+from tympan.config import parse_training
+from tympan.config.asr import AsrTrainConfig
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.recipe.common_voice import COMMON_VOICE
@@ -104,3 +106,10 @@ def test_common_voice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_common_voice(tmp_path / "cv-corpus-22.0" / "cy")
     with pytest.raises(UserError, match="several languages"):
         COMMON_VOICE.prepare(tmp_path / "cv-corpus-22.0")
+
+
+def test_common_voice_resamples_its_clips() -> None:
+    """They are mp3 files of 48 kHz, and some of 32 or 44.1 kHz, for a model of 16 kHz."""
+    conf = Path(__file__).parents[2] / "egs" / "commonvoice" / "asr1" / "conf" / "train.yaml"
+    config = parse_training(AsrTrainConfig, ["--config", str(conf)], prog="asr_train")
+    assert (config.resample, config.frontend_conf["fs"]) == (True, 16000)

@@ -21,7 +21,7 @@ from tympan.recipe.custom import new_recipe
 from tympan.recipe.options import NewOptions
 from tympan.recipe.recipe import Recipe, parse_options
 from tympan.recipe.sizing import Plan, choose_tokens, make_plan, size_for, spelled
-from tympan.recipe.survey import Survey, several_channels, shared, survey
+from tympan.recipe.survey import Survey, common_rate, several_channels, shared, survey
 from tympan.recipe.training_steps import asr_arguments
 
 
@@ -52,10 +52,8 @@ def test_survey(tmp_path: Path) -> None:
 
 def test_what_sets_share(tmp_path: Path) -> None:
     train, dev = survey(data_dir(tmp_path / "train")), survey(data_dir(tmp_path / "dev", rate=16000, channels=2))
-    assert shared(train, dev) == [
-        f"{tmp_path / 'train'} and {tmp_path / 'dev'} have recordings with 8000 Hz, 16000 Hz: convert them to one "
-        "sample rate",
-    ]
+    assert shared(train, dev) == []
+    assert (common_rate([train]), common_rate([train, dev])) == (0, 8000)
     assert several_channels([train]) == []
     (line,) = several_channels([train, dev])
     assert line.startswith(f"recordings with up to 2 channels in {tmp_path / 'dev'}: their mean is used.")
@@ -92,13 +90,22 @@ def test_words_that_the_lexicon_lacks(tmp_path: Path) -> None:
         new_recipe(NewOptions(name=tmp_path / "other", lexicon=lexicon, **sets))
 
 
-@pytest.mark.parametrize(("rate", "highest"), [(16000, None), (44100, 8000)])
-def test_features_leave_out_what_is_above_speech(tmp_path: Path, rate: int, highest: int | None) -> None:
-    """At 44.1 kHz, the few mel bands would otherwise cover 22 kHz."""
-    sets = {f"{name}_dir": data_dir(tmp_path / name, rate=rate) for name in ("train", "dev")}
-    new_recipe(NewOptions(name=tmp_path / "mine", **sets))
+@pytest.mark.parametrize(
+    ("rates", "fs", "resample"),
+    [((16000, 16000), 16000, False), ((44100, 44100), 16000, True), ((16000, 8000), 8000, True)],
+)
+def test_recordings_are_resampled_where_it_is_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rates: tuple[int, int], fs: int, resample: bool
+) -> None:
+    """At 44.1 kHz, the few mel bands would cover 22 kHz, and other rates than the model's could not be trained on."""
+    train, dev = data_dir(tmp_path / "train", rate=rates[0]), data_dir(tmp_path / "dev", rate=rates[1])
+    said = "\n".join(new_recipe(NewOptions(name=tmp_path / "mine", train_dir=train, dev_dir=dev)))
+    assert (f"recordings are resampled to {fs} Hz" in said) is resample
     config = yaml.safe_load((tmp_path / "mine" / "conf" / "train.yaml").read_text(encoding="utf-8"))
-    assert (config["frontend_conf"]["fs"], config["frontend_conf"]["fmax"]) == (rate, highest)
+    assert (config["frontend_conf"]["fs"], config["resample"]) == (fs, resample)
+    assert config["batch_bins"] == pytest.approx(28.125 * fs, abs=1)
+    monkeypatch.chdir(tmp_path / "mine")
+    assert main(["custom", "--config", "conf/recipe.yaml", "--nj", "1", "--check", "--stop_stage", "2"]) == 0
 
 
 def test_a_dataset_of_hugging_face(tmp_path: Path) -> None:

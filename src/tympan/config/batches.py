@@ -162,6 +162,12 @@ class DataOptions:
         most=MOST_PROCESSES,
     )
     allow_multi_rates: bool = option(False, help="allow recordings with different sample rates", group=DATA)
+    resample: bool = option(
+        False,
+        help="resample recordings to the sample rate of preprocessor_conf fs or frontend_conf fs; false: another rate "
+        "is an error (Tympan)",
+        group=DATA,
+    )
     allow_variable_data_keys: bool = option(False, help="accept data names that the task does not know", group=DATA)
     multi_task_dataset: bool = not_yet(False, instead="give one PATH,NAME,TYPE per data file")
     max_cache_size: float | str = not_yet(0.0, instead="leave it out; the operating system caches files")

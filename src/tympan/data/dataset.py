@@ -31,8 +31,9 @@ class UtteranceDataset:
     """`dataset[row_or_id, epoch]`. Holds only memory maps, so that worker processes cost little memory.
 
     `sample_rate` None requires all recordings to have the rate of the first; 0 accepts any
-    (ESPnet2's allow_multi_rates). `channel` selects from files with several channels (None: all). `keys`
-    is a file whose ids select the utterances, usually a shape file.
+    (ESPnet2's allow_multi_rates). With `resample`, recordings of other rates are resampled to it. `channel` selects
+    from files with several channels (None: all). `keys` is a file whose ids select the utterances, usually a shape
+    file.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class UtteranceDataset:
         preprocess: Preprocess | None = None,
         keys: str | os.PathLike[str] | None = None,
         sample_rate: int | None = None,
+        resample: bool = False,
         channel: Channel | None = None,
         allow_pipes: bool = False,
     ) -> None:
@@ -52,7 +54,7 @@ class UtteranceDataset:
         self._allow_pipes = allow_pipes
         self.sample_rate = self._first_rate() if sample_rate is None else sample_rate or None
         self._contexts = {
-            name: Context(table.path.parent, self.sample_rate, allow_pipes, channel)
+            name: Context(table.path.parent, self.sample_rate, allow_pipes, channel, resample)
             for name, table in self.index.tables.items()
         }
 

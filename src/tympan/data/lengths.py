@@ -49,6 +49,8 @@ def _measure(dataset: UtteranceDataset, name: str, *, nj: int) -> Shapes:
     table, data_type = dataset.index.tables[name], dataset.types[name]
     is_kept = data_type not in ("text", "text_int", "csv_int", "text_float", "csv_float")
     stamp = {**table.stamp, "sources": _sources_stamp(table, data_type, dataset.context(name))} if is_kept else {}
+    if (rate := dataset.context(name).target_rate) is not None and is_kept:
+        stamp["rate"] = rate
     kept = _read_kept(kept_path(table.path, "lengths"), stamp) if is_kept else None
     if kept is None:
         preprocess = dataset.preprocess if data_type == "text" else None

@@ -45,6 +45,13 @@ class Context:
     allow_pipes: bool = False
     channel: Channel | None = None
     """What to use of a file with several channels; None: all. `multi_columns_sound` always has all its columns."""
+    resamples: bool = False
+    """Whether `sound` and `segments` of another rate are resampled to `sample_rate`."""
+
+    @property
+    def target_rate(self) -> int | None:
+        """The rate to resample to, or None to keep that of the recording."""
+        return self.sample_rate if self.resamples else None
 
 
 def read_value(data_type: str, value: str, context: Context, *, utterance_id: str = "") -> Value:
@@ -102,11 +109,11 @@ def value_info(data_type: str, value: str, context: Context) -> AudioInfo:
         info = audio_info(segment.recording, allow_pipes=context.allow_pipes, base=context.base)
         last = info.frames if segment.end_s is None else min(round(segment.end_s * info.rate), info.frames)
         info = replace(info, frames=max(last - round(segment.start_s * info.rate), 0))
-        return _after_choice(info, context)
+        return _as_read(info, context)
     first, *others = [value] if data_type == "sound" else value.split()
     info = audio_info(first, allow_pipes=context.allow_pipes, base=context.base)
     if data_type == "sound":
-        return _after_choice(info, context)
+        return _as_read(info, context)
     return replace(info, channels=info.channels + len(others))
 
 
@@ -124,6 +131,7 @@ def read_recording(data_type: str, value: str, context: Context) -> Audio:
     segment = find_segment(value, context) if data_type == "segments" else Segment(value)
     return read_audio(
         segment.recording,
+        rate=context.target_rate,
         channel=context.channel,
         start_s=segment.start_s,
         end_s=segment.end_s,
@@ -132,7 +140,11 @@ def read_recording(data_type: str, value: str, context: Context) -> Audio:
     )
 
 
-def _after_choice(info: AudioInfo, context: Context) -> AudioInfo:
+def _as_read(info: AudioInfo, context: Context) -> AudioInfo:
+    """Rate, length and channels after the channel was chosen and the rate changed."""
+    rate = context.target_rate or info.rate
+    if rate != info.rate:
+        info = replace(info, rate=rate, frames=int(info.frames * rate / info.rate + 0.5))
     return info if context.channel is None else replace(info, channels=1)
 
 
@@ -165,7 +177,7 @@ def _checked(audio: Audio, value: str, context: Context) -> np.ndarray:
     if context.sample_rate is not None and audio.rate != context.sample_rate:
         raise UserError(
             f"{value}: the sample rate is {audio.rate} Hz, but {context.sample_rate} Hz is expected "
-            "(frontend_conf fs, or the rate of the first recording)"
+            "(frontend_conf fs, or the rate of the first recording); --resample true converts it while reading"
         )
     return audio.samples
 

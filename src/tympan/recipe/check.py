@@ -84,6 +84,8 @@ def _check_data(recipe: Recipe) -> list[str]:
         if not (place / "wav.scp").is_file():
             continue  # reported with the configuration
         report = validate(place, nj=recipe.options.jobs, most_decoded=MOST_DECODED)
+        if recipe.features.takes_any_rate:
+            report = replace(report, faults=[fault for fault in report.faults if fault.kind != "sample-rate"])
         sampled = f" ({len(report.infos)} of the recordings read)" if report.is_sampled else ""
         print(f"  {name:<10} {report.describe()}{sampled}{'' if report.faults else ': no faults'}")
         for fault in _examples([fault for fault in report.faults if fault.is_warning]):
@@ -212,7 +214,8 @@ def _check_schedule(recipe: Recipe, config: AsrTrainConfig) -> None:
     if not config.takes_audio or config.batch_type == "folded" or _mistake(recipe.corpus.check) is not None:
         return
     batches = config.num_iters_per_epoch
-    updates = updates_per_epoch(survey(place), config, accum_grad=config.accum_grad)
+    found = replace(survey(place), model_rate=recipe.features.steps_per_second if config.resample else 0)
+    updates = updates_per_epoch(found, config, accum_grad=config.accum_grad)
     needed = config.max_epoch * (updates if batches is None else -(-batches // config.accum_grad))
     if needed > total:
         raise UserError(

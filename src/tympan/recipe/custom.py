@@ -18,7 +18,7 @@ from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
 from tympan.recipe.draft import make_draft
 from tympan.recipe.options import NewOptions, RecipeOptions
-from tympan.recipe.survey import several_channels, shared, survey
+from tympan.recipe.survey import common_rate, several_channels, shared, survey
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.child import PYTHON
 
@@ -109,6 +109,7 @@ def new_recipe(options: NewOptions) -> list[str]:
         raise UserError("--lexicon makes the phones of the lexicon the tokens: remove --token_type")
     options = _with_data_dirs(options)
     train, dev, *tests = (survey(place) for place in (options.train_dir, options.dev_dir, *options.test_dir))
+    train = replace(train, model_rate=common_rate([train, dev, *tests]))
     draft = make_draft(options, train, dev)
     for name, content in draft.files.items():
         _write(options.name / "conf" / name, content)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 CONF = Path(__file__).parent / "conf"
 MAX_WORDS = 200_000
 """Largest word list that is made from --lm_text."""
-SPEECH_BAND_HZ = 8000
-"""Higher frequencies are left out of the features of recordings such as those at 44.1 kHz."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,8 @@ def make_draft(options: NewOptions, train: Survey, dev: Survey) -> Draft:
     for path in [*CONF.glob("*.conf"), CONF / "specaug.yaml"]:
         files[path.name] = path.read_text(encoding="utf-8")
     listed = words if lexicon is None else lexicon.pronunciations
+    if train.model_rate:
+        notes = [f"recordings are resampled to {train.model_rate} Hz while they are read", *notes]
     return Draft(files, [_summary(plan), *notes, *_coverage(dev, listed, has_limit=tokens.kind == "phn")])
 
 
@@ -83,18 +83,18 @@ def _known_words(train: Survey, lm_text: Sequence[Path]) -> list[str]:
 
 def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str, object]:
     size = plan.size
-    window = round(0.025 * train.rate)
-    update_s = plan.batch_bins * plan.accum_grad / train.rate
+    window = round(0.025 * train.trained_rate)
+    update_s = plan.batch_bins * plan.accum_grad / train.trained_rate
     limit = "the largest that fits the memory" if plan.accum_grad > 1 else f"the size for {_range(plan)} of data"
     return {
         "data": f"Made for {train.describe()}.",
         "name": size.name,
-        "rate": train.rate,
+        "rate": train.trained_rate,
         "n_fft": 1 << (window - 1).bit_length(),
         "win_length": window,
-        "hop_length": round(0.01 * train.rate),
+        "hop_length": round(0.01 * train.trained_rate),
         "mels": size.mels,
-        "fmax": _highest_frequency(train.rate),
+        "resample": _resample(train),
         "freq_mask": size.mels // 3,
         "speeds": f"[{', '.join(map(str, size.speeds))}]",
         "blocks": size.blocks,
@@ -103,7 +103,7 @@ def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str,
         "linear_units": size.linear_units,
         "decoder_blocks": size.decoder_blocks,
         "dropout": size.dropout,
-        "batch_s": round(plan.batch_bins / train.rate),
+        "batch_s": round(plan.batch_bins / train.trained_rate),
         "batch_reason": f"{limit}; {update_s:.0f} s per update" if on_cpu else f"the size for {_range(plan)} of data",
         "batch_bins": plan.batch_bins,
         "accum_grad": plan.accum_grad,
@@ -116,11 +116,11 @@ def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str,
     }
 
 
-def _highest_frequency(rate: int) -> str:
-    """The value of fmax, with its reason."""
-    if rate > 2 * SPEECH_BAND_HZ:
-        return f"{SPEECH_BAND_HZ}         # in Hz, as with 16 kHz: there is little speech above"
-    return "null         # highest frequency in Hz; null: half of the sample rate"
+def _resample(train: Survey) -> str:
+    """The value of resample, with its reason."""
+    if train.model_rate:
+        return f"true    # the recordings have other sample rates or more than {train.model_rate} Hz"
+    return "false    # true: convert recordings of other sample rates"
 
 
 def _amp() -> str:

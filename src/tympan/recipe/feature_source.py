@@ -61,6 +61,11 @@ class FeatureSource(Protocol):
         ...
 
     @property
+    def takes_any_rate(self) -> bool:
+        """Whether the recordings of a set may have different sample rates."""
+        return False
+
+    @property
     def copies(self) -> float:
         """Duration of the stored training set, relative to the unperturbed one."""
         ...

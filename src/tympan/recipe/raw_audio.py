@@ -95,6 +95,10 @@ class RawAudio(FeatureSource):
         return [DATA / name / "wav.scp" for name in names]
 
     @property
+    def takes_any_rate(self) -> bool:
+        return self._written.get("resample") is True
+
+    @property
     def copies(self) -> float:
         return 1.0
 

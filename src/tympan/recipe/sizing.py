@@ -130,7 +130,7 @@ def make_plan(train: Survey, tokens: Tokens, *, memory_bytes: int | None) -> Pla
         accum_grad = max(1, math.ceil(batch_s / affordable_s))
         batch_s /= accum_grad
     epochs = epochs_for(train.hours)
-    batch_bins = round(batch_s * train.rate)
+    batch_bins = round(batch_s * train.trained_rate)
     updates = updates_per_epoch(train, BatchOptions(batch_type="length", batch_bins=batch_bins), accum_grad=accum_grad)
     return Plan(
         size=size,
@@ -145,7 +145,7 @@ def make_plan(train: Survey, tokens: Tokens, *, memory_bytes: int | None) -> Pla
 
 def updates_per_epoch(train: Survey, options: BatchOptions, *, accum_grad: int) -> int:
     """Number of updates per epoch, with batches planned as training plans them, but without the text."""
-    lengths = np.resize(np.round(np.array(train.lengths_s) * train.rate).astype(np.int64), train.utterances)
+    lengths = np.resize(np.round(np.array(train.lengths_s) * train.trained_rate).astype(np.int64), train.utterances)
     return math.ceil(len(plan_batches([Shapes("speech", lengths)], options)) / accum_grad)
 
 

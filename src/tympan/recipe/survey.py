@@ -16,6 +16,9 @@ from tympan.text.words import is_unspaced
 HEADERS = 2000
 """Number of recordings whose header is read; the others are assumed to have the same mean length."""
 
+USUAL_RATE = 16_000
+"""Sample rate of most models, in Hz."""
+
 
 @dataclass(frozen=True)
 class Survey:
@@ -33,6 +36,8 @@ class Survey:
     """Largest number of channels of a recording."""
     recordings: frozenset[str]
     sentences: Sequence[str]
+    model_rate: int = 0
+    """Sample rate of the model, to which recordings of other rates are resampled; 0: that of the recordings."""
 
     @property
     def hours(self) -> float:
@@ -46,6 +51,11 @@ class Survey:
     def rate(self) -> int:
         """The sample rate of most recordings."""
         return max(self.rates, key=lambda rate: (self.rates[rate], rate))
+
+    @property
+    def trained_rate(self) -> int:
+        """The sample rate that the model gets."""
+        return self.model_rate or self.rate
 
     @cached_property
     def words(self) -> Counter[str]:
@@ -121,11 +131,16 @@ def shared(train: Survey, other: Survey) -> list[str]:
             f"{speakers} of {len(other.speakers)} speakers of {other.path} are also in {train.path}: "
             "the error rate for new speakers will be higher"
         )
-    rates = sorted({*train.rates, *other.rates})
-    if len(rates) > 1:
-        listed = ", ".join(f"{rate} Hz" for rate in rates)
-        lines.append(f"{train.path} and {other.path} have recordings with {listed}: convert them to one sample rate")
     return lines
+
+
+def common_rate(sets: Sequence[Survey]) -> int:
+    """The sample rate to resample all recordings to; 0 if they have one rate that suits a model.
+
+    Higher rates than 16 kHz have little more speech in them and make training slower.
+    """
+    rates = {rate for found in sets for rate in found.rates}
+    return min(USUAL_RATE, *rates) if len(rates) > 1 or max(rates) > USUAL_RATE else 0
 
 
 def several_channels(sets: Sequence[Survey]) -> list[str]:

@@ -109,6 +109,7 @@ def _dataset(task: AnyTask, config: TrainConfig, *, is_train: bool, is_plain: bo
         triples,
         keys=shape_files[0] if selects else None,
         sample_rate=0 if config.allow_multi_rates else task.sample_rate(config),
+        resample=config.resample,
         channel=task.channel(config),
     )
     report_channels(dataset)
