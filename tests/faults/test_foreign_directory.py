@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -151,6 +152,35 @@ def test_numba_is_imported_in_one_place() -> None:
         or (isinstance(node, ast.ImportFrom) and (node.module or "").startswith("numba"))
     }
     assert found == set()  # runtime/compiled.py imports it by its name
+
+
+PLOT = """
+import sys
+from pathlib import Path
+from tympan.training.curves import draw_curve
+draw_curve(Path(sys.argv[1]), "loss", {"train": [(1, 2.0), (2, 1.0)]})
+"""
+
+
+@pytest.mark.parametrize("content", [b"savefig.dpi: 0\n", b"text.usetex: True\n", b"\xff", None])
+def test_matplotlib_reads_no_settings_from_the_working_directory(tmp_path: Path, content: bytes | None) -> None:
+    """`savefig.dpi: 0` ended a training run with a traceback; a pipe (None) waited for ever."""
+    directory = tmp_path / "directory"
+    directory.mkdir()
+    if content is None:
+        os.mkfifo(directory / "matplotlibrc")
+    else:
+        (directory / "matplotlibrc").write_bytes(content)
+    done = run_in(directory, PLOT, str(tmp_path / "loss.png"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_matplotlib_is_imported_without_its_file(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    first = text.find("from matplotlib")
+    assert first < 0 or "import_matplotlib()" in text[:first]
 
 
 def run_in(directory: Path, code: str, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

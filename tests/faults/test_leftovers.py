@@ -15,7 +15,7 @@ import pytest
 from train_corpus import command, environment, run
 
 from tympan.runtime.atomic import atomic_write, remove_leftovers
-from tympan.runtime.child import code_command
+from tympan.runtime.child import code_command, module_command
 from tympan.runtime.log import setup_logging
 from tympan.training.curves import TensorBoard
 from tympan.training.reporter import Done, EpochReporter, Reporter
@@ -139,6 +139,15 @@ def test_a_file_that_may_not_grow_is_named(beeps: Path, tmp_path: Path, kilobyte
     assert re.search(rf"{tmp_path}/\S+: File too large\. The file exceeds the size limit", message), message
     assert "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_recording_that_may_not_grow_is_named(beeps: Path, tmp_path: Path) -> None:
+    arguments = [str(beeps.parent / "train"), str(tmp_path / "out"), "--speeds", "0.9"]
+    line = ["bash", "-c", 'ulimit -f 0; exec "$@"', "limited", *module_command("tympan.bin.perturb_data", arguments)]
+    done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr[-1000:]
+    (message,) = done.stderr.splitlines()
+    assert re.search(r"train000\.flac: File too large\. The file exceeds the size limit", message), message
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])

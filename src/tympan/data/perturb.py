@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -126,8 +127,10 @@ def _perturb_recordings(allow_pipes: bool, jobs: Sequence[tuple[str, str, float]
             continue
         audio = read_audio(source, allow_pipes=allow_pipes)
         samples = np.clip(change_speed(audio.samples, speed), -1.0, 1.0)
+        content = io.BytesIO()  # soundfile prints a traceback if it can't write
+        soundfile.write(content, samples, audio.rate, format=Path(target).suffix[1:], subtype="PCM_16")
         with atomic_write(target, "wb") as stream:
-            soundfile.write(stream, samples, audio.rate, format=Path(target).suffix[1:], subtype="PCM_16")
+            stream.write(content.getvalue())
         if not is_pipe(source):
             date = os.stat(split_ark(source)[0]).st_mtime_ns
             os.utime(target, ns=(date, date))

@@ -20,6 +20,7 @@ from tympan.data.audio import Audio, AudioError, audio_info, locate, read_audio,
 from tympan.data.kaldi_dir import DataDir, Segment
 from tympan.errors import UserError
 from tympan.runtime.executor import map_jobs
+from tympan.runtime.plotting import import_matplotlib
 from tympan.score.report import Media
 from tympan.score.result import shorten
 
@@ -160,6 +161,7 @@ def _embedded(audio: Audio, source: str) -> str:
 
 def spectrogram(audio: Audio) -> str:
     """A log power spectrogram, low frequencies at the bottom, as a data URI."""
+    import_matplotlib()
     from matplotlib import colormaps
     from PIL import Image
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tympan.data.batch import Batch, tensors_for
 from tympan.models.abilities import PlotsAttention
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.plotting import import_matplotlib
 from tympan.training.curves import Quiet
 from tympan.training.reporter import Reporter
 
@@ -55,6 +56,7 @@ def draw_attention(path: Path, attention: Tensor) -> None:
     rows, columns = _extent(used.any(axis=1)), _extent(used.any(axis=0))
     picture = _side_by_side(list(heads[:, :rows, :columns]))
     factor = max(1, -(-SMALLEST // max(picture.shape)))
+    import_matplotlib()
     from matplotlib import colormaps
     from matplotlib.image import imsave
 

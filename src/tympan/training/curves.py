@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 
 from tympan.runtime.atomic import atomic_write
+from tympan.runtime.plotting import import_matplotlib
 from tympan.training.reporter import Done, EpochReporter, Reporter
 
 MAX_SHARE = 0.02
@@ -67,6 +68,7 @@ class Curves(Quiet):
 
 def draw_curve(path: Path, name: str, curves: Mapping[str, list[tuple[int, float]]]) -> None:
     """Draw one figure with one line per phase."""
+    import_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
