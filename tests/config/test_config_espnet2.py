@@ -252,6 +252,7 @@ def test_printed_config_prints_itself(
     [
         (AsrTrainConfig, "preprocessor_conf.text_length_warning_thres", 50),
         (StTrainConfig, "preprocessor_conf.audio_pad_value", 1.5),
+        (StTrainConfig, "preprocessor_conf.text_name", ["text", "src_text"]),
         (LmTrainConfig, "model_conf.length_normalized_loss", False),
     ],
 )

@@ -64,13 +64,20 @@ _OWN_KEYS: dict[str, frozenset[str]] = {
     "encoder_conf": frozenset({"architecture"}),
     "postencoder_conf": frozenset({"architecture"}),
     "decoder_conf": frozenset({"architecture"}),
-    # The others are missing in the class of speech translation only.
+    # The others differ in speech translation only: ESPnet2's class lacks them, or has another default of text_name.
     "preprocessor_conf": frozenset(
-        {"text_length_warning_thres", "force_single_channel", "nonsplit_symbol", "min_sample_size", "audio_pad_value"}
+        {
+            "text_length_warning_thres",
+            "force_single_channel",
+            "nonsplit_symbol",
+            "min_sample_size",
+            "audio_pad_value",
+            "text_name",
+        }
     ),
     "model_conf:lm": frozenset({"length_normalized_loss"}),
 }
-"""Keys by `option` or `option:class` that releases of ESPnet2 do not have."""
+"""Keys by `option` or `option:class` that releases of ESPnet2 do not have, or have with another default."""
 
 
 def own_keys(option: str, chosen: str) -> frozenset[str]:

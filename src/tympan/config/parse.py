@@ -98,7 +98,11 @@ def dump_run_config(config: Any) -> str:
         own = own_keys(name, chosen)
         parameters = registry.parameters(chosen) if own else {}
         values = getattr(config, name)
-        kept = {key: value for key, value in values.items() if key not in own or value != parameters[key].default}
+        kept = {
+            key: value
+            for key, value in values.items()
+            if key not in own or as_yaml(value) != as_yaml(parameters[key].default)
+        }
         if len(kept) < len(values):
             changes[name] = kept
     return dump_config(dataclasses.replace(config, **changes))
