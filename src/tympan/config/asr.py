@@ -28,8 +28,8 @@ class AsrTrainConfig(SpeechToTextConfig):
     joint_net_conf: dict[str, Any] | None = option(
         None, help="parameters of the joint network of a transducer", group=MODEL
     )
-    use_lang_prompt: bool = not_yet(False, instead="leave it out")
-    use_nlp_prompt: bool = not_yet(False, instead="leave it out")
+    use_lang_prompt: bool = not_yet(False, instead="models are trained without prompts; leave it out")
+    use_nlp_prompt: bool = not_yet(False, instead="models are trained without prompts; leave it out")
     aux_ctc_tasks: list[str] = option(
         [],
         help="data names of additional target texts for intermediate CTC; model_conf aux_ctc assigns them to layers",
