@@ -119,6 +119,7 @@ def test_accumulation_equals_the_large_batch(tmp_path: Path) -> None:
             {"early_stopping_criterion": ("train", "acd", "max"), "patience": 1},
             "--early_stopping_criterion train acd max:",
         ),
+        ({"best_model_criterion": [("train", "acd", "max")]}, "--best_model_criterion train acd max: epoch 1 has no"),
         (
             {"val_scheduler_criterion": ("train", "acd")},
             "--val_scheduler_criterion train acd: epoch 1 has no statistic",

@@ -45,6 +45,10 @@ def init_from(model: nn.Module, entry: str, *, ignore_mismatch: bool) -> list[st
         shown = "\n  ".join(lines[:8] + more)
         raise UserError(f"--init_param {entry}:\n  {shown}\nUse --ignore_init_mismatch true to skip these weights")
     skipped = {*unknown, *misshapen}
+    if len(skipped) == len(weights):
+        raise UserError(
+            f"--init_param {entry}: none of the {len(weights)} weights of {path} fits the model, such as {min(skipped)}"
+        )
     try:
         part.load_state_dict({**own, **{name: tensor for name, tensor in weights.items() if name not in skipped}})
     except UserError as error:

@@ -141,6 +141,7 @@ class Trainer:
         The checkpoint is written last, so that a run killed before it does all of this again.
         """
         epoch = self.position.epoch
+        self._check_best(epoch)
         self._step_schedule(epoch)
         model_state = self.updater.parallel.full_model_state()
         self._is_finite = is_finite(model_state)
@@ -225,6 +226,14 @@ class Trainer:
                 phase, name, waited, last,
             )  # fmt: skip
         return waited > self.options.patience
+
+    def _check_best(self, epoch: int) -> None:
+        """UserError if no criterion of the best models has a value."""
+        criteria = self.options.best_model_criterion
+        has_any = any(self.reporter.has(phase, name, epoch) for phase, name, _ in criteria)
+        if criteria and not has_any and not self.options.no_forward_run:
+            phase, name, mode = criteria[0]
+            self._require(f"--best_model_criterion {phase} {name} {mode}", phase, name, epoch)
 
     def _require(self, option: str, phase: str, name: str, epoch: int) -> None:
         """UserError if an epoch lacks a statistic. Those of the training phase are not known before the first epoch."""
