@@ -176,6 +176,7 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
             "conv1d",
             "_conf positionwise_layer_type linear",
         ),
+        ("transducer", 4006705, "model_conf", "transducer_multi_blank_durations", [8, 8], "each duration only once"),
         ("transducer", 1, "use_adapter", None, True, ". Name some of them, or set --use_adapter false"),
         (
             "translation",

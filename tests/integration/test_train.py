@@ -247,6 +247,13 @@ def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) ->
     assert "1 utterances have an empty transcript:\n  train005" in done.stderr
 
 
+def test_a_token_list_of_another_text_is_an_error(beeps: Path, tmp_path: Path) -> None:
+    (tmp_path / "tokens.txt").write_text("<blank>\n<unk>\nx\n<sos/eos>\n", encoding="utf-8")
+    done = run(beeps, tmp_path / "exp", "--dry_run", "true", "--token_list", str(tmp_path / "tokens.txt"))
+    assert done.returncode == 2
+    assert "tokens of the first texts are unknown" in done.stderr
+
+
 def test_a_text_with_only_ids_is_an_error(beeps: Path, tmp_path: Path) -> None:
     corpus = beeps.parent
     text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()

@@ -80,13 +80,13 @@ def test_values_that_a_schedule_refuses() -> None:
 
 def test_what_the_first_batch_raises_is_one_message_with_the_values(caplog: pytest.LogCaptureFixture) -> None:
     confs: dict[str, Any] = {"encoder_conf": {"num_layers": 4, "hidden_size": 5}, "frontend_conf": {"fs": "8k"}}
-    config = AsrTrainConfig(encoder="rnn", postencoder="length_adaptor", **confs)
+    config = AsrTrainConfig(encoder="rnn", postencoder="length_adaptor", train_dtype="O1", **confs)
     with pytest.raises(UserError) as refusal, caplog.at_level("DEBUG"), one_message(config, is_own_task=False):
         raise IndexError("index out of range\nin self")
     assert str(refusal.value) == (
         "the model can't process the first batch: IndexError: index out of range. Some of these values probably do not "
         "fit together: frontend_conf fs=8k; encoder_conf hidden_size=5; postencoder "
-        "length_adaptor (--log_level DEBUG shows where it failed)"
+        "length_adaptor; train_dtype O1 (--log_level DEBUG shows where it failed)"
     )
     assert "Traceback" in caplog.text
 

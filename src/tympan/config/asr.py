@@ -48,6 +48,10 @@ class AsrTrainConfig(SpeechToTextConfig):
     @staticmethod
     def conflicts(values: Mapping[str, Any]) -> Iterator[Conflict]:
         yield from TrainConfig.conflicts(values)
+        durations = values["model_conf"].get("transducer_multi_blank_durations") or ()
+        if len(set(durations)) < len(durations):
+            text = f"transducer_multi_blank_durations: each duration only once, found {list(durations)}"
+            yield Conflict(("model_conf", "model"), text)
         yield from check_speech_model(values)
         ctc_weight = values["model_conf"].get("ctc_weight", 1.0)
         if values["decoder"] is None and ctc_weight != 1.0:

@@ -14,7 +14,7 @@ from tympan.tasks.speech import (
     too_short,
     without_normalization,
 )
-from tympan.tasks.text import complete_text, empty_texts, long_texts, tokens_of
+from tympan.tasks.text import check_known, complete_text, empty_texts, long_texts, tokens_of
 from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class AsrTask(Task[AsrTrainConfig]):
     def findings(self, config: AsrTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
         for name in config.text_names:
             yield from empty_texts(batches, name)
+            if config.use_preprocessor:
+                check_known(config.train_data_path_and_name_and_type, name, config.text)
             yield from long_texts(batches, name, config.preprocessor_conf.get("text_length_warning_thres", 500))
             yield from too_short(model, batches, config.speed_perturb, text=name)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from tympan.config.lm import LmTrainConfig
-from tympan.tasks.text import complete_text, empty_texts, tokens_of
+from tympan.tasks.text import check_known, complete_text, empty_texts, tokens_of
 from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
@@ -48,3 +48,5 @@ class LmTask(Task[LmTrainConfig]):
 
     def findings(self, config: LmTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
         yield from empty_texts(batches, "text")
+        if config.use_preprocessor:
+            check_known(config.train_data_path_and_name_and_type, "text", config.text)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tympan.config.st import StTrainConfig
 from tympan.errors import UserError
 from tympan.tasks.speech import speech_files, speech_preprocess, speech_rate, without_normalization
-from tympan.tasks.text import complete_text, empty_texts, tokens_of
+from tympan.tasks.text import check_known, complete_text, empty_texts, tokens_of
 from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
@@ -71,6 +71,10 @@ class StTask(Task[StTrainConfig]):
     def findings(self, config: StTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
         for name in ("text", "src_text"):
             yield from empty_texts(batches, name)
+            if config.use_preprocessor and name in self.tokens(config):
+                check_known(
+                    config.train_data_path_and_name_and_type, name, config.text if name == "text" else config.src_text
+                )
 
 
 @contextmanager

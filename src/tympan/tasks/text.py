@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tympan.config.text import TextConfig
@@ -11,6 +12,8 @@ from tympan.training.task import Finding, Tokens
 
 if TYPE_CHECKING:
     from tympan.data.batch import Batches
+
+_TEXTS_TO_CHECK = 100
 
 
 def complete_text(text: TextConfig) -> list[str]:
@@ -37,6 +40,26 @@ def empty_texts(batches: Batches, name: str) -> Iterator[Finding]:
             f"all {len(tokens)} transcripts are empty. Lines of the {name} file are 'UTTERANCE-ID TRANSCRIPT'"
         )
     yield Finding("utterances have an empty transcript", [batches.utterance(row).id for row in empty])
+
+
+def check_known(data: Sequence[tuple[str, str, str]], name: str, text: TextConfig) -> None:
+    """UserError if the first texts have only unknown tokens: a model would learn nothing but <unk>."""
+    paths = [path for path, own, kind in data if (own, kind) == (name, "text")]
+    if not paths or not Path(paths[0]).is_file():
+        return
+    from tympan.data.table import Table
+    from tympan.text.codec import build_codec
+
+    codec, table = build_codec(text), Table(Path(paths[0]))
+    if text.unk_symbol not in codec.vocabulary:  # Whisper's tokens
+        return
+    texts = [table.value(line) for line in range(min(len(table), _TEXTS_TO_CHECK))]
+    ids = [number for one in texts for number in codec(one).tolist()]
+    if ids and all(number == codec.vocabulary.unk_id for number in ids):
+        raise UserError(
+            f"{paths[0]}: all {len(ids)} tokens of the first texts are unknown, such as in '{texts[0]}': the "
+            f"token list (token_list, token_type {text.token_type}) was made from another text"
+        )
 
 
 def long_texts(batches: Batches, name: str, most: int) -> Iterator[Finding]:

@@ -65,6 +65,9 @@ def _does_not_fit(config: TrainConfig, error: Exception) -> str:
             given.append(f"{name} {', '.join(keys)}")
         elif chosen != option.default:
             given.append(f"{option.name} {chosen}")
+    for name in ("train_dtype", "use_amp", "compile"):
+        if (value := getattr(config, name)) != options_of(type(config))[name].default:
+            given.append(f"{name} {str(value).lower() if isinstance(value, bool) else value}")
     said = (str(error) or type(error).__name__).splitlines()[0]
     return (
         f"the model can't process the first batch: {type(error).__name__}: {said}. Some of these values probably do "
