@@ -42,6 +42,7 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--model_conf lsm_weight=1", "--model_conf lsm_weight: must be at least 0 and below 1, found 1"),
         ("--grad_clip nan", "--grad_clip: must be above 0, found nan"),
         ("--grad_clip -inf", "--grad_clip: must be above 0, found -inf"),
+        ("--grad_clip_type 1e25", "--grad_clip_type: must be between 0.5 and 10, or inf, found 1e+25"),
         ("--grad_clip_type 0", "--grad_clip_type: must be above 0, found 0"),
         ("--optim adam --optim_conf lr=.inf", "--optim_conf lr: must be between 0 and 1000, found inf"),
         ("--optim adam --optim_conf lr=1e-320", "--optim_conf lr: must be 0 or of the size 1e-37 or more (float32 has"),
