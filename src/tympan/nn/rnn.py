@@ -6,13 +6,14 @@ Shapes: x (batch, time, size), lengths (batch,). Utterances of length 0 are run 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from tympan.nn.dropout import Dropout
+from tympan.nn.full_precision import full_precision
 from tympan.nn.masks import length_mask
 
 RnnType = Literal["lstm", "gru"]
@@ -128,8 +129,16 @@ def build_rnn(
 def run_rnn(rnn: nn.RNNBase, x: Tensor, lengths: Tensor) -> Tensor:
     """(batch, time, features), zero beyond the lengths. Packing needs the lengths on the host."""
     packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-    out, _ = pad_packed_sequence(rnn(packed)[0], batch_first=True, total_length=x.size(1))
+    out, _ = pad_packed_sequence(run_layers(rnn, packed)[0], batch_first=True, total_length=x.size(1))
     return out * length_mask(lengths, x.size(1)).unsqueeze(-1)
+
+
+def run_layers(rnn: nn.RNNBase, x: Tensor | PackedSequence, carried: Any = None) -> tuple[Any, Any]:
+    """`rnn(x, carried)`. On a CPU it leaves float16 autocast: oneDNN has no LSTM with float32 weights there."""
+    if not (x.data.is_cpu and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.float16):
+        return rnn(x, carried)  # type: ignore[no-any-return]
+    with full_precision(x.data):
+        return rnn(x.to(rnn.weight_hh_l0.dtype), carried)  # type: ignore[no-any-return, arg-type]
 
 
 def _subsampled(lengths: Tensor, step: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tympan.config.range import Range
 from tympan.nn.dropout import Dropout
+from tympan.nn.rnn import run_layers
 from tympan.nn.typed_torch import ModuleList
 
 RNNS: dict[str, type[nn.LSTM] | type[nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
@@ -61,7 +62,7 @@ class RnnPrediction(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.dropout_embed(self.embed(tokens))
         for rnn, dropout in zip(self.decoder, self.dropout_dec, strict=True):
-            out = dropout(rnn(out)[0])
+            out = dropout(run_layers(rnn, out)[0])
         return out
 
     def start(self, like: Tensor) -> Tensor:

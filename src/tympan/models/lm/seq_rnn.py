@@ -12,6 +12,7 @@ from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.nn.beam_state import BeamState
 from tympan.nn.dropout import Dropout
+from tympan.nn.rnn import run_layers
 
 # Shapes: U utterances, B beams, N = U * B, L layers, H hidden units, V vocabulary.
 
@@ -77,7 +78,7 @@ class SequentialRnnLm(nn.Module):
         return logits.log_softmax(dim=-1).view(utterances, beams, -1), new_state
 
     def _run(self, tokens: Tensor, carried: _Carried | None) -> tuple[Tensor, _Carried]:
-        output, carried = self.rnn(self.drop(self.encoder(tokens)), carried)
+        output, carried = run_layers(self.rnn, self.drop(self.encoder(tokens)), carried)
         return self.decoder(self.drop(output)), carried
 
 
