@@ -53,6 +53,14 @@ def test_hypotheses_and_scores_are_espnet2s(
         assert [item.score for item in found] == pytest.approx([score for _, score in expected], abs=1e-4)
 
 
+def test_a_repeated_token_has_a_finite_score_in_a_beam_of_one() -> None:
+    log_probs = torch.tensor([[0.1, 0.8, 0.1]]).log().repeat(3, 1).unsqueeze(0)
+    encoded = Encoded(memory=torch.zeros(1, 3, 1), lengths=torch.tensor([3]), log_probs=log_probs)
+    search = TimeSyncSearch({}, ctc_weight=1.0, penalty=0.0, beam_size=1, sos=2, blank_id=0)
+    (((best,),),) = [run_search(search, encoded)]
+    assert (best.token_ids, best.score) == ((1,), pytest.approx(3 * log_probs[0, 0, 1].item()))
+
+
 @torch.no_grad()
 def test_the_decoder_scores_a_prefix_as_step_by_step() -> None:
     decoder = tiny_model().eval().decoder

@@ -140,7 +140,10 @@ class TimeSyncSearch(WholeUtteranceSearch):
                     new_token = np.logaddexp(new_token, value + pruned[0])
                 after[longer] = (new_token, new_blank)
                 reached[longer] = None
-        one.scores = {prefix: self._total(one, prefix, float(np.logaddexp(*after[prefix]))) for prefix in reached}
+        # With a beam of one, the only other prefix may be a repetition without a blank in between, which is impossible.
+        is_possible = any(np.isfinite(after[prefix]).any() for prefix in reached)
+        ranked = reached if is_possible else after
+        one.scores = {prefix: self._total(one, prefix, float(np.logaddexp(*after[prefix]))) for prefix in ranked}
         one.beam = sorted(one.scores, key=lambda prefix: -one.scores[prefix])[: self.beam_size]
         one.frame = after
 
