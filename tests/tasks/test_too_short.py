@@ -52,6 +52,12 @@ def test_ctc() -> None:
     assert found(tiny_model(model_conf={"ctc_weight": 0.0})) == {}
 
 
+def test_nothing_is_learned_if_all_are_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SPEECH, "fits", 5)
+    with pytest.raises(UserError, match="all 4 training utterances are too short for CTC, such as fits: 0 encoder fra"):
+        list(too_short(tiny_model(), batches(), ()))
+
+
 def test_a_plain_transducer_emits_any_number_of_tokens_at_one_frame() -> None:
     nothing = ["nothing: 0 encoder frames for a transcript that needs 1"]
     assert found(tiny_transducer(model_conf={"ctc_weight": 0.0})) == {TRANSDUCER: nothing}

@@ -64,7 +64,8 @@ def without_normalization(config: Config) -> Config:
 def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float], *, text: str = "text") -> Iterator[Finding]:
     """Utterances with fewer encoder frames than a loss of the model needs for their text.
 
-    Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported.
+    Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported. UserError if all
+    utterances are too short.
     """
     import numpy as np
     import torch
@@ -88,6 +89,11 @@ def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float], *, te
             exact = int(model.frames_needed(torch.tensor(len(ids)), repeats)[loss])
             if frames[row] < exact:
                 found.append(f"{utterance.id}: {int(frames[row])} encoder frames for a transcript that needs {exact}")
+        if found and len(found) == len(tokens):
+            raise UserError(
+                f"all {len(found)} training utterances are too short for {loss}, such as {found[0]}. Use less "
+                "subsampling (input_layer of encoder_conf, postencoder), longer recordings or tokens of more letters"
+            )
         yield Finding(f"utterances are too short for {loss} and do not contribute to its loss", found)
 
 
