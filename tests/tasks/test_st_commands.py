@@ -93,6 +93,32 @@ def test_resumed_in_two_processes_equals_uninterrupted(corpus: Path, tmp_path: P
     assert same_weights(tmp_path / "whole" / "2epoch.pth", tmp_path / "half" / "2epoch.pth")
 
 
+def test_texts_that_do_not_fit_are_listed(corpus: Path, tmp_path: Path) -> None:
+    """Both languages: texts too long for CTC and for the decoder, and missing ones."""
+    config = yaml.safe_load(corpus.read_text(encoding="utf-8"))
+    for place, letter in ((1, "A"), (2, "b")):
+        path = Path(config["train_data_path_and_name_and_type"][place][0])
+        lines = path.read_text(encoding="utf-8").splitlines()
+        lines[3 + place] = f"{lines[3 + place].split()[0]} {letter * 600}"
+        own = tmp_path / path.name
+        own.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        config["train_data_path_and_name_and_type"][place][0] = str(own)
+    path = tmp_path / "train.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    done = run("st_train", "--config", path, "--output_dir", tmp_path / "exp", "--max_epoch", 1)
+    assert done.returncode == 0, done.stderr[-3000:]
+    listed = done.stderr.split("1 utterances ")[1:]
+    assert [part.splitlines()[0] for part in listed] == [
+        "have more than 500 tokens in text, check the data:",
+        "are too short for CTC and do not contribute to its loss:",
+        "have more than 500 tokens in src_text, check the data:",
+        "are too short for CTC of the source text and do not contribute to its loss:",
+    ]
+    assert [part.split()[-1] for part in (text.splitlines()[1] for text in listed)] == [
+        "train004", "1199", "train005", "1199"
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(("case", "search"), [("attention_only", "default"), ("st_ctc", "ctc"), ("hier", "ctc")])
 def test_the_command_gives_espnet2s_nbest(case: str, search: str, tmp_path: Path) -> None:
     from tympan.config.read import make_training_config

@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from tests.models import st_cases
 from tests.models.test_transducer import tiny_transducer
 from tests.models.tiny import tiny_model
+from tympan.config.read import make_training_config
+from tympan.config.st import StTrainConfig
 from tympan.errors import UserError
+from tympan.models.attention import Text
+from tympan.models.st_build import build_st_model
 from tympan.models.transducer_lattice import Lattice
 from tympan.models.transducer_loss import transducer_loss
 from tympan.tasks.speech import too_short
@@ -73,6 +78,31 @@ def test_tokens_that_take_frames_and_a_last_blank() -> None:
             "nothing: 0 encoder frames for a transcript that needs 2",
         ]
     }
+
+
+@pytest.mark.parametrize("case", ["st_ctc", "hier", "asr_ctc", "attention_only", "hier_smaller"])
+@torch.no_grad()
+def test_the_losses_of_translation_are_zero_exactly_for_these(case: str) -> None:
+    """The reference is the loss itself; the target begins with the language token, the source skips `hier_encoder`."""
+    options = {**st_cases.settings_of(case), "frontend": None, "input_size": 16}
+    model = build_st_model(make_training_config(StTrainConfig, options=options)).eval()
+    lengths = torch.arange(16, 64)
+    tokens = 9 - torch.arange(len(lengths)) % 9
+    text = torch.arange(9).fmod(2).add(3).expand(len(lengths), -1)
+    encoded = model._encode(torch.randn(len(lengths), 63, 16), lengths, augment_seed=None)
+    for ctc, judge, out, prompt in (
+        (model.st_ctc, model, encoded[1], model.prompt),
+        (model.ctc, model.source_side, encoded[0], ()),
+    ):
+        needed = judge.frames_needed(tokens, torch.zeros_like(tokens))
+        if ctc is None:
+            assert needed == {}
+            continue
+        spoken = Text.cut(text, tokens).after(prompt)
+        losses = ctc(out.out, out.lengths, spoken.ids, spoken.lengths, blank_id=0)
+        frames = judge.output_lengths(lengths)
+        assert 0 < losses.eq(0).sum() < len(losses)
+        assert losses.eq(0).equal(frames < next(iter(needed.values())))
 
 
 @pytest.mark.parametrize("durations", [(), (0, 1, 3), (1, 2), (1, 4)])

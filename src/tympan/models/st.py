@@ -245,6 +245,14 @@ class StModel(EncodingModel):
         lengths = super().output_lengths(lengths)
         return lengths if self.hier_encoder is None else self.hier_encoder.output_lengths(lengths)
 
+    def frames_needed(self, tokens: Tensor, repeats: Tensor) -> dict[str, Tensor]:
+        """Least frames (batch,) after the last encoder for CTC of the target language, with its language token."""
+        return super().frames_needed(tokens + len(self.prompt), repeats)
+
+    @property
+    def source_side(self) -> SourceSide:
+        return SourceSide(self)
+
     @torch.no_grad()
     def attention_weights(
         self,
@@ -367,3 +375,16 @@ def _sum(tasks: Sequence[_Task], stats: dict[str, Stat], utterances: Tensor) -> 
     means = {f"loss_{task.name}": with_total(task.terms, {}, utterances).stats["loss"] for task in tasks}
     terms = [replace(term, weight=task.weight * term.weight) for task in tasks for term in task.terms]
     return with_total(terms, {**means, **stats}, utterances)
+
+
+@dataclass(frozen=True)
+class SourceSide:
+    """The frames that the source text needs. Its CTC uses the first encoder only."""
+
+    model: StModel
+
+    def output_lengths(self, lengths: Tensor) -> Tensor:
+        return EncodingModel.output_lengths(self.model, lengths)
+
+    def frames_needed(self, tokens: Tensor, repeats: Tensor) -> dict[str, Tensor]:
+        return {} if self.model.ctc is None else {"CTC of the source text": tokens + repeats}

@@ -73,7 +73,11 @@ class AsrTask(Task[AsrTrainConfig]):
             yield from empty_texts(batches, name)
             if config.use_preprocessor:
                 check_known(config.train_data_path_and_name_and_type, name, config.text)
-            yield from long_texts(batches, name, config.preprocessor_conf.get("text_length_warning_thres", 500))
+            if config.preprocessor == "multi":  # it has no key for this, as in ESPnet2
+                yield from long_texts(batches, name)
+            else:
+                most = config.preprocessor_conf.get("text_length_warning_thres", 500)
+                yield from long_texts(batches, name, most, option="preprocessor_conf text_length_warning_thres")
             yield from too_short(model, batches, config.speed_perturb, text=name)
 
 

@@ -13,7 +13,6 @@ from tympan.training.task import Finding
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import nn
 
     from tympan.data.augment import WaveformAugmentation
     from tympan.data.batch import Batches
@@ -61,7 +60,7 @@ def without_normalization(config: Config) -> Config:
     return replace(config, normalize=None, normalize_conf={})
 
 
-def too_short(model: nn.Module, batches: Batches, speeds: Sequence[float], *, text: str = "text") -> Iterator[Finding]:
+def too_short(model: object, batches: Batches, speeds: Sequence[float], *, text: str = "text") -> Iterator[Finding]:
     """Utterances with fewer encoder frames than a loss of the model needs for their text.
 
     Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported. UserError if all

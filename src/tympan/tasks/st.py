@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from tympan.config.st import StTrainConfig
 from tympan.errors import UserError
-from tympan.tasks.speech import speech_files, speech_preprocess, speech_rate, without_normalization
-from tympan.tasks.text import check_known, complete_text, empty_texts, tokens_of
+from tympan.tasks.speech import speech_files, speech_preprocess, speech_rate, too_short, without_normalization
+from tympan.tasks.text import check_known, complete_text, empty_texts, long_texts, tokens_of
 from tympan.training.task import Finding, Task, Tokens
 
 if TYPE_CHECKING:
@@ -69,12 +69,17 @@ class StTask(Task[StTrainConfig]):
         return [config.bpemodel, config.src_bpemodel, *speech_files(config)]
 
     def findings(self, config: StTrainConfig, *, model: nn.Module, batches: Batches) -> Iterable[Finding]:
-        for name in ("text", "src_text"):
+        from tympan.models.st import StModel
+
+        assert isinstance(model, StModel)
+        for name, judge in (("text", model), ("src_text", model.source_side)):
             yield from empty_texts(batches, name)
             if config.use_preprocessor and name in self.tokens(config):
                 check_known(
                     config.train_data_path_and_name_and_type, name, config.text if name == "text" else config.src_text
                 )
+            yield from long_texts(batches, name)
+            yield from too_short(judge, batches, config.speed_perturb, text=name)
 
 
 @contextmanager

@@ -62,11 +62,15 @@ def check_known(data: Sequence[tuple[str, str, str]], name: str, text: TextConfi
         )
 
 
-def long_texts(batches: Batches, name: str, most: int) -> Iterator[Finding]:
-    """Utterances whose text has more than `most` tokens, ESPnet2's `text_length_warning_thres`; 0 or less is none."""
+def long_texts(batches: Batches, name: str, most: int = 500, *, option: str | None = None) -> Iterator[Finding]:
+    """Utterances whose text has more than `most` tokens, ESPnet2's `text_length_warning_thres`; 0 or less is none.
+
+    `option` is the option that sets `most`, if there is one.
+    """
     tokens = batches.lengths().get(name)
     if tokens is None or most <= 0:
         return
     rows = [row for row, length in enumerate(tokens.tolist()) if length > most]
-    message = f"utterances have more than {most} tokens (preprocessor_conf text_length_warning_thres), check the data"
+    where = f"in {name}" if option is None else f"({option})"
+    message = f"utterances have more than {most} tokens {where}, check the data"
     yield Finding(message, [batches.utterance(row).id for row in rows])
