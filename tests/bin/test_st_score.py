@@ -24,3 +24,14 @@ def test_scores_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert written["missing"] == ["u2"]
     assert written["sentences"][1]["bleu"] == 0.0
     assert 0.0 < written["bleu"] < written["sentences"][0]["bleu"]
+
+
+def test_an_empty_hypothesis_in_a_file_of_any_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sacrebleu", reason="the extra 'st' is not installed")
+    (tmp_path / "ref").write_text("u1 the cat sat on the mat\nu2 rain\n", encoding="utf-8")
+    scores = []
+    for name in ("text", "hyp.txt"):
+        (tmp_path / name).write_text("u1 the cat sat on the mat\nu2\n", encoding="utf-8")
+        assert cli(["st_score", str(tmp_path / "ref"), str(tmp_path / name)]) == 0
+        scores.append(capsys.readouterr().out)
+    assert scores[0] == scores[1]

@@ -31,11 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     hyp = options.hyp / "text" if options.hyp.is_dir() else options.hyp
     references: dict[str, list[str]] = {}
     for path in (options.ref, *options.more_refs):
-        for name, text in read_table(path).items():
+        for name, text in read_table(path, allow_empty=True).items():
             references.setdefault(name, []).append(text)
-    score = score_translation(
-        references, dict(read_table(hyp).items()), lowercase=options.lowercase, tokenize=options.tokenize
-    )
+    hypotheses = dict(read_table(hyp, allow_empty=True).items())
+    score = score_translation(references, hypotheses, lowercase=options.lowercase, tokenize=options.tokenize)
     print(score)
     if score.missing:
         print(f"{len(score.missing)} of {len(references)} utterances have no hypothesis and count as empty")

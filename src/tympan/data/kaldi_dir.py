@@ -218,9 +218,13 @@ def split_line(line: str) -> tuple[str, str]:
     return key, value.lstrip(" \t")
 
 
-def read_table(path: str | os.PathLike[str]) -> Table:
-    """Read one two-column file. All faults are reported together."""
+def read_table(path: str | os.PathLike[str], *, allow_empty: bool | None = None) -> Table:
+    """Read one two-column file. All faults are reported together.
+
+    With `allow_empty` a line may consist of only an id; None: in files that are named `text`.
+    """
     place = Path(path)
+    needs_value = place.name not in OPTIONAL_VALUE if allow_empty is None else not allow_empty
     table: Table = {}
     faults = []
     try:
@@ -231,7 +235,7 @@ def read_table(path: str | os.PathLike[str]) -> Table:
                     faults.append(f"{place}:1: the file begins with a byte order mark")
                 if not key:
                     faults.append(f"{place}:{number}: the line is empty")
-                elif not value and place.name not in OPTIONAL_VALUE:
+                elif not value and needs_value:
                     faults.append(f"{place}:{number}: '{key}' has no value")
                 elif key in table:
                     faults.append(f"{place}:{number}: '{key}' appears twice")
