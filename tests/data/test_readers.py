@@ -255,3 +255,11 @@ def test_recordings_are_resampled_to_the_rate_of_the_model(tmp_path: Path) -> No
         assert shapes.lengths.tolist() == [len(dataset[row, 1].arrays["speech"]) for row in range(len(lines))]
     (shapes,) = measure_shapes(UtteranceDataset(triples, sample_rate=0), ["speech"])
     assert shapes.lengths.tolist() == [800, 1601, 3001, 4411, 4801], "not the cached ones"
+
+
+def test_text_in_another_encoding_names_its_line_once(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"a good\nb \xff\n")
+    dataset = UtteranceDataset([(tmp_path / "text", "text", "text")])
+    with pytest.raises(UserError) as raised:
+        dataset["b", 1]
+    assert str(raised.value) == f"{tmp_path}/text:2: utterance 'b' is not UTF-8 text"

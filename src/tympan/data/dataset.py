@@ -82,8 +82,8 @@ class UtteranceDataset:
         return f"{table.path}:{self.index.line(row, name) + 1}: utterance '{self.index.id(row)}'"
 
     def _read(self, row: int, name: str) -> Value:
+        value, context = self.index.value(row, name), self._contexts[name]  # its errors name the line
         try:
-            value, context = self.index.value(row, name), self._contexts[name]
             return read_value(self.types[name], value, context, utterance_id=self.index.id(row))
         except UserError as error:
             raise UserError(f"{self.place(row, name)}: {error}") from None

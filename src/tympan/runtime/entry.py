@@ -27,6 +27,12 @@ _REMEDIES = {
     errno.ELOOP: "The symbolic links form a loop: give the path of the file itself.",
 }
 
+_ESCAPED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""Control characters: the escape character, for example, can change the title or the keys of a terminal."""
+
+_MOST = 4000
+"""Number of characters of a line of a message."""
+
 
 def run(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run the main function of a command. A mistake of the user gives one message on stderr and exit code 2."""
@@ -37,7 +43,7 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
     try:
         return main(argv)
     except UserError as error:
-        print(f"tympan: error: {error}", file=sys.stderr)
+        _report(str(error))
         return 2
     except KeyboardInterrupt:
         print("tympan: interrupted", file=sys.stderr)
@@ -52,7 +58,7 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
             message = system_message(error)
         if message is None:
             raise
-        print(f"tympan: error: {message}", file=sys.stderr)
+        _report(message)
         return 2
     except (MemoryError, RuntimeError) as error:
         from tympan.runtime.memory import is_out_of_memory, out_of_memory
@@ -63,8 +69,21 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
             message = describe_broken("torch", error)
         else:
             raise
-        print(f"tympan: error: {message}", file=sys.stderr)
+        _report(message)
         return 2
+
+
+def _report(message: str) -> None:
+    """Print an error. A message may quote a file, so control characters are escaped and long lines are cut."""
+    lines = message.translate(_ESCAPED).split("\n")
+    print("tympan: error: " + "\n".join(map(_shortened, lines)), file=sys.stderr)
+
+
+def _shortened(line: str) -> str:
+    if len(line) <= _MOST:
+        return line
+    half = _MOST // 2
+    return f"{line[:half]} [{len(line) - 2 * half:,} characters left out] {line[-half:]}"
 
 
 def system_message(error: OSError) -> str | None:

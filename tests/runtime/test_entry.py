@@ -1,0 +1,33 @@
+"""What a command prints for a mistake of the user."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tympan.errors import UserError
+from tympan.runtime.entry import run
+
+
+def printed(message: str, capsys: pytest.CaptureFixture[str]) -> str:
+    def main(argv: Sequence[str] | None) -> int:
+        raise UserError(message)
+
+    assert run(main, []) == 2
+    return capsys.readouterr().err
+
+
+def test_control_characters_of_a_file_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed("text:1: 'a\0b\x1b]0;title\x07\x9b31m\r'", capsys) == (
+        "tympan: error: text:1: 'a\\x00b\\x1b]0;title\\x07\\x9b31m\\x0d'\n"
+    )
+    assert printed("2 mistakes:\n  ä\t语\n", capsys) == "tympan: error: 2 mistakes:\n  ä\t语\n\n"
+
+
+def test_a_line_of_megabytes_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    said = printed(f"text:1: '{'a' * 5_000_000}' has no value\nnext", capsys)
+    assert len(said) < 4200
+    assert said.startswith("tympan: error: text:1: 'aaa")
+    assert "[4,996,023 characters left out]" in said
+    assert said.endswith("aaa' has no value\nnext\n")
