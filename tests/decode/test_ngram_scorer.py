@@ -216,7 +216,7 @@ def test_a_binary_file_of_kenlm_without_the_package(tmp_path: Path, monkeypatch:
     path = tmp_path / "4gram.bin"
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n\0")
     monkeypatch.setitem(sys.modules, "kenlm", None)
-    with pytest.raises(UserError, match="need the package kenlm: pip install"):
+    with pytest.raises(UserError, match="needs the package kenlm: pip install"):
         load_ngram_scorer(path, ["<blank>", "<unk>", "<sos/eos>"], eos=None, device=CPU)
 
 

@@ -209,4 +209,5 @@ def test_a_path_that_does_not_exist_is_named_with_its_option(
 ) -> None:
     trial = make_trial(1, materials.folder, family="decoding" if option == "adapter" else "fine_tuning", most_changes=0)
     outcome, what = replace(trial, config={**trial.config, option: name}, always_runs=False).run(materials)
-    assert (outcome, f"--{option} {name}: {message}" in what) == ("rejected", True), what
+    messages = [message, "cannot be read: File name too long"] if len(name) > 255 else [message]
+    assert (outcome, any(f"--{option} {name}: {said}" in what for said in messages)) == ("rejected", True), what

@@ -32,7 +32,6 @@ ALLOWED = {
     "runtime/ascend.py": "the system's files",
     "runtime/cpu.py": "the system's files",
     "runtime/launch.py": "own notes",
-    "runtime/lock.py": "own lock",
     "runtime/log.py": "own log",
     "runtime/memory.py": "the system's files",
     "score/report.py": "own template",

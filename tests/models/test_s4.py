@@ -284,7 +284,7 @@ def test_recomputed_activations_give_the_same_gradients() -> None:
         ({"layer": [{"_name_": "s4", "measure": "legt"}]}, "layer 1: measure: expects legs, found 'legt'"),
         ({"layer": [{"_name_": "s4", "l_max": 50}]}, "layer 1: l_max: expects null, found 50"),
         ({"layer": [{"_name_": "s4", "bidirectional": True}]}, "layer 1: bidirectional: expects false"),
-        ({"layer": [{"_name_": "ff", "dropout": 1.5}]}, "layer 1: dropout: must be between 0 and 1, found 1.5"),
+        ({"layer": [{"_name_": "ff", "dropout": 1.5}]}, "layer 1: dropout: must be at least 0 and below 1, found 1.5"),
         ({"layer": [{"_name_": "ff", "expnd": 4}]}, "has no key 'expnd'. Did you mean 'expand'"),
         ({"residual": "highway"}, "residual: expects residual | null, found 'highway'"),
         ({"norm": "batch"}, "norm: expects layer | null, found 'batch'"),

@@ -114,7 +114,7 @@ def test_a_second_run_in_the_same_directory_is_rejected(corpus: Path, tmp_path: 
         ({"token_list": "/nope"}, "--token_list /nope: no such file"),
         ({"train_config": "/nope"}, "--train_config /nope: no such file"),
         ({"decode_config": "/nope"}, "--decode_config /nope: no such file"),
-        ({"asr_args": "--grad_clip nan"}, "--grad_clip: must be at least 0, found nan"),
+        ({"asr_args": "--grad_clip nan"}, "--grad_clip: must be above 0, found nan"),
     ],
 )
 def test_mistakes_are_found_before_anything_is_decoded(
