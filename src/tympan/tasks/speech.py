@@ -91,7 +91,9 @@ def too_short(model: object, batches: Batches, speeds: Sequence[float], *, text:
         if found and len(found) == len(tokens):
             raise UserError(
                 f"all {len(found)} training utterances are too short for {loss}, such as {found[0]}. Use less "
-                "subsampling (input_layer of encoder_conf, postencoder), longer recordings or tokens of more letters"
+                "subsampling (input_layer or subsample of encoder_conf, length_adaptor_n_layers of postencoder_conf, "
+                "hop_length of frontend_conf), smaller factors of speed_perturb, longer recordings, or a token_type "
+                "with more letters per token"
             )
         yield Finding(f"utterances are too short for {loss} and do not contribute to its loss", found)
 
