@@ -173,8 +173,8 @@ class StModel(EncodingModel):
         if self.extra_mt_encoder is not None and self.extra_mt_encoder.output_size != speech_size:
             other = "encoder" if self.hier_encoder is None else "hier_encoder"
             raise UserError(
-                f"mt_weight above 0: extra_mt_encoder and {other} have one decoder, so their outputs must have the "
-                f"same size, found {self.extra_mt_encoder.output_size} and {speech_size}"
+                f"mt_weight above 0: extra_mt_encoder and {other} have one decoder, so they must have the "
+                f"same output_size, found {self.extra_mt_encoder.output_size} and {speech_size}"
             )
         if self.mt_weight > 0 and self.src_vocab_size > self.vocab_size:
             raise UserError(
