@@ -139,7 +139,7 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
             3,
             "its convolutions leave none (input_size, n_mels of frontend_conf, ",
         ),
-        ("fine_tuning", 3007299, "batch_s", None, 1e-320, "--batch_s: must be 0 or of the size 1e-37 or more"),
+        ("fine_tuning", 3007299, "batch_s", None, 1e-320, "--batch_s: must be 0 or at least 1e-37 away from 0"),
         ("fine_tuning", 1, "batch_s", None, 1e-30, "--batch_s 1e-30 (--batch_bins is this in samples or frames): "),
         ("fine_tuning", 1, "batch_s", None, 0.001, "--batch_s 0.001 (--batch_bins is this in samples or frames): "),
         ("whisper", 1, "token_type", None, "bpe", "token_list is missing, and --token_type bpe needs one: "),

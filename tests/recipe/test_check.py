@@ -138,6 +138,13 @@ def test_a_schedule_that_is_too_short(mine: Path) -> None:
     assert check("--asr_args", "--max_epoch 50") == 0
 
 
+@pytest.mark.parametrize("option", ["asr_args", "inference_args"])
+def test_a_missing_quotation_mark(mine: Path, option: str) -> None:
+    with pytest.raises(UserError) as caught:
+        check(f"--{option}", '"open')
+    assert str(caught.value) == f"--{option}: no closing quotation in '\"open'"
+
+
 def test_a_changed_data_directory_is_measured_again(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also after stage 0 copied it."""
     arguments = ["custom", "--config", "conf/recipe.yaml", "--stop_stage", "0"]

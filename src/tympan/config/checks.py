@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,9 +21,6 @@ def check_together(values: Values) -> Iterator[Conflict]:
     if values["use_amp"] and values["train_dtype"] in ("float64", "O0", "O1", "O2", "O3"):
         text = f"can't be used with train_dtype {values['train_dtype']}; O1 already is mixed precision"
         yield Conflict(("use_amp", "train_dtype"), text)
-    if not 0.5 <= values["grad_clip_type"] <= 10 and values["grad_clip_type"] != math.inf:
-        text = f"must be between 0.5 and 10, or inf, found {values['grad_clip_type']:g}: other powers leave float32"
-        yield Conflict(("grad_clip_type",), text)
     if values["write_collected_feats"] and not values["collect_stats"]:
         yield Conflict(("write_collected_feats", "collect_stats"), "needs --collect_stats true")
     if values["exclude_weight_decay_conf"] and not values["exclude_weight_decay"]:

@@ -14,14 +14,14 @@ from typing import Any
 LARGEST = 2**63 - 1
 """Whole numbers above this overflow in the libraries that Tympan uses."""
 SMALLEST = 1e-37
-"""Numbers closer to 0 become 0 in float32, such as a learning rate that trains nothing."""
+"""float32 has no normal numbers closer to 0: a learning rate such as 1e-320 becomes 0."""
 
 
 @dataclass(frozen=True)
 class Range:
     """At least `least` or above `above`, at most `most` or below `below`. nan is never inside, inf only if allowed.
 
-    Numbers that float32 rounds to 0 are never inside.
+    Numbers that are too small for float32 are never inside.
 
     For lists and mappings it applies to every number in them.
     """
@@ -40,13 +40,13 @@ class Range:
                 words = "a number of at most 18 digits" if is_huge else str(self) or "a finite number"
                 return f"must be {words}, found {_shown(number)}"
             if 0 < abs(number) < SMALLEST:
-                return f"must be 0 or of the size {SMALLEST:g} or more (float32 has no smaller numbers), found {number}"
+                return f"must be 0 or at least {SMALLEST:g} away from 0 (too small for float32), found {number}"
         return None
 
     def __str__(self) -> str:
         """The range in words: `at least 1`, `between 0 and 1`, `above 0`; empty if every finite number is inside."""
         if self.least is not None and self.most is not None:
-            return f"between {_shown(self.least)} and {_shown(self.most)}"
+            return f"between {_shown(self.least)} and {_shown(self.most)}{', or inf' if self.allows_inf else ''}"
         words = {"at least": self.least, "above": self.above, "at most": self.most, "below": self.below}
         bounds = [f"{word} {_shown(bound)}" for word, bound in words.items() if bound is not None]
         return " and ".join(bounds)
@@ -55,9 +55,11 @@ class Range:
         return any(bound is not None for bound in (self.least, self.most, self.above, self.below))
 
     def _holds(self, number: float) -> bool:
-        if isinstance(number, float) and not (math.isfinite(number) or (math.isinf(number) and self.allows_inf)):
-            return False
+        if number == math.inf:
+            return self.allows_inf
         if isinstance(number, int) and abs(number) > LARGEST:
+            return False
+        if math.isnan(number) or (number == -math.inf and not self.allows_inf):
             return False
         return (
             (self.least is None or number >= self.least)

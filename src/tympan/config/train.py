@@ -214,7 +214,7 @@ class UpdateOptions:
         5.0, help="maximum norm of the gradients; inf: no clipping", group=TRAINER, above=0, allows_inf=True
     )
     grad_clip_type: float = option(
-        2.0, help="p of the p-norm for --grad_clip: 0.5 to 10, or inf", group=TRAINER, above=0, allows_inf=True
+        2.0, help="p of the p-norm for --grad_clip", group=TRAINER, least=0.5, most=10, allows_inf=True
     )
     grad_noise: bool = option(False, help="add Gaussian noise to the gradients", group=TRAINER)
     max_skipped_steps: int = option(

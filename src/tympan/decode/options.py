@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from tympan.config.batches import MOST_PROCESSES
 from tympan.config.cast import CastError, cast
 from tympan.config.mistakes import Mistakes
 from tympan.config.option import choice, not_yet, option, options_of, range_faults
@@ -285,7 +286,9 @@ class WorkOptions(PrecisionOptions, DecodeDeviceOptions, BatchLimits, DecodeOpti
     )
 
     num_workers: int = option(1, help="number of threads that read recordings; 0 is the same as 1", group=WORK, least=0)
-    nj: int = option(1, help="number of decoding processes, with one thread each", group=WORK, least=1, most=1024)
+    nj: int = option(
+        1, help="number of decoding processes, with one thread each", group=WORK, least=1, most=MOST_PROCESSES
+    )
     executor: Literal["local", "dask"] = option(
         "local", help="where the nj processes run: local (this machine) or dask (a Dask cluster)", group=WORK
     )

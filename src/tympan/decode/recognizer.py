@@ -30,7 +30,7 @@ from tympan.decode.load import LoadedModel, load_model
 from tympan.decode.model_files import find_model
 from tympan.decode.options import BatchLimits, DecodeOptions
 from tympan.decode.prompt import spoken_hypothesis
-from tympan.decode.recordings import RecordingReader
+from tympan.decode.recording_reader import RecordingReader
 from tympan.decode.search import Encoded, Ended, choose_search, run_search
 from tympan.decode.segments import cut_at_pauses, plan_by_length, take_segment
 from tympan.decode.settings import merged_options, report_idle, report_missing_ctc

@@ -37,7 +37,7 @@ class PitchOptions:
     max_f0: Size = 400.0
     soft_min_f0: Size = 10.0
     penalty_factor: Size = 0.1
-    lowpass_cutoff: Size = 1000.0
+    lowpass_cutoff: Annotated[float, Range(above=0, most=1_000_000)] = 1000.0
     resample_frequency: Annotated[float, Range(100, 48_000)] = 4000.0
     delta_pitch: Annotated[float, Range(1e-4, 1)] = 0.005
     """Ratio between neighbouring lags, less 1."""
@@ -56,20 +56,10 @@ class PitchOptions:
         if self.simulate_first_pass_online:
             raise UserError("--simulate-first-pass-online=true is not supported; use false")
         check_framing(self.sample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
-        positive = (
-            "delta_pitch",
-            "resample_frequency",
-            "lowpass_cutoff",
-            "lowpass_filter_width",
-            "upsample_filter_width",
-        )
-        for name in positive:
-            if not getattr(self, name) > 0:
-                raise UserError(f"--{name.replace('_', '-')}={getattr(self, name):g} must be above 0")
+        check_ranges(self)
         check_framing(self.resample_frequency, frame_length=self.frame_length, frame_shift=self.frame_shift)
         if not 0 < self.min_f0 < self.max_f0:
             raise UserError(f"--min-f0={self.min_f0:g} must be above 0 and below --max-f0={self.max_f0:g}")
-        check_ranges(self)
         if self.first_lag < 1:
             raise UserError(
                 f"--max-f0={self.max_f0:g} is too high for --upsample-filter-width={self.upsample_filter_width} and "

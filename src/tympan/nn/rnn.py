@@ -136,9 +136,11 @@ def run_rnn(rnn: nn.RNNBase, x: Tensor, lengths: Tensor) -> Tensor:
 def run_layers(rnn: nn.RNNBase, x: Tensor | PackedSequence, carried: Any = None) -> tuple[Any, Any]:
     """`rnn(x, carried)`. On a CPU it leaves float16 autocast: oneDNN has no LSTM with float32 weights there."""
     if not (x.data.is_cpu and torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.float16):
-        return rnn(x, carried)  # type: ignore[no-any-return]
-    with full_precision(x.data):
-        return rnn(x.to(rnn.weight_hh_l0.dtype), carried)  # type: ignore[no-any-return, arg-type]
+        found: tuple[Any, Any] = rnn(x, carried)
+    else:
+        with full_precision(x.data):
+            found = rnn(x.to(next(rnn.parameters()).dtype), carried)
+    return found
 
 
 def _subsampled(lengths: Tensor, step: int) -> Tensor:

@@ -45,7 +45,7 @@ def check_configuration(recipe: Recipe, start: int, stop: int) -> None:
     """Parse every configuration that the stages will read, and check the devices. Report all mistakes at once."""
     mistakes = [str(error) for _, error in _configurations(recipe, start, stop) if error is not None]
     if mistakes:
-        raise UserError("\n".join(mistakes))
+        raise UserError("\n".join(dict.fromkeys(mistakes)))
 
 
 def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
@@ -67,7 +67,7 @@ def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
         found = estimate(recipe, _parse_inference(recipe), stages=range(start, stop + 1))
         problems = _print_estimate(found, recipe.options, start, stop)
     if problems:
-        raise UserError("\n".join(problems))
+        raise UserError("\n".join(dict.fromkeys(problems)))
     print("all checks passed" if start <= stop else "nothing to do")
     return 0
 
@@ -184,8 +184,13 @@ def _check_tokens(recipe: Recipe) -> None:
     """UserError for a lexicon that is missing, or that lacks most words of a training text that exists now."""
     recipe.tokens.tokenizer()
     place = recipe.corpus.directories.get(recipe.corpus.train)
-    if place is not None and _mistake(lambda: DataDir.read(place)) is None:
-        recipe.tokens.check_text(list(DataDir.read(place).text.values()), place / "text")
+    if place is None:
+        return
+    try:
+        texts = list(DataDir.read(place).text.values())
+    except UserError:
+        return  # reported with the data
+    recipe.tokens.check_text(texts, place / "text")
 
 
 def _check_training(recipe: Recipe, *, builds_model: bool) -> None:

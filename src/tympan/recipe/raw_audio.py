@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tympan.config.command_line import split_words
 from tympan.config.yaml_text import read_yaml
 from tympan.errors import UserError
 from tympan.recipe.console import run_command
@@ -16,13 +16,11 @@ from tympan.recipe.corpus import DATA, Corpus, sound_files
 from tympan.recipe.feature_source import FeatureSource
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.stage import Step
+from tympan.recipe.survey import USUAL_RATE
 from tympan.recipe.tokens import Tokens
 
 if TYPE_CHECKING:
     import torch
-
-USUAL_RATE = 16_000
-"""Sample rate in Hz if the training configuration has none, as of the frontend."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +34,8 @@ class RawAudio(FeatureSource):
         return plain
 
     def check(self) -> None:
-        given = [word for word in shlex.split(self.options.asr_args) if word.split("=")[0] == "--speed_perturb"]
-        if self.options.speeds and given:
+        given = {word.split("=")[0] for word in split_words(self.options.asr_args, option="asr_args")}
+        if self.options.speeds and "--speed_perturb" in given:
             raise UserError(
                 f"--speeds {self.options.speeds} and --asr_args '--speed_perturb ...' set the same factors: remove one."
             )

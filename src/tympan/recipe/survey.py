@@ -17,7 +17,7 @@ HEADERS = 2000
 """Number of recordings whose header is read; the others are assumed to have the same mean length."""
 
 USUAL_RATE = 16_000
-"""Sample rate of most models, in Hz."""
+"""Sample rate of most models in Hz, and of a training configuration that names none."""
 
 
 @dataclass(frozen=True)

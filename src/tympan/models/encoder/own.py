@@ -88,6 +88,8 @@ def _as_encoder(built: Any, name: str, input_size: int) -> Encoder:
 class _Checked(nn.Module):
     """Checks what a user's encoder returns."""
 
+    output_size: int
+
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
         found = super().forward(features, lengths)
         if not isinstance(found, EncoderOutput):
@@ -96,7 +98,7 @@ class _Checked(nn.Module):
                 "tympan.models.encoder.output.EncoderOutput(out, lengths), or have ESPnet2's interface with a method "
                 f"output_size(); it returned {type(found).__name__}"
             )
-        return _of_size(found, self, int(self.output_size))  # type: ignore[arg-type]
+        return _of_size(found, self, int(self.output_size))
 
 
 def _of_size(found: EncoderOutput, encoder: nn.Module, size: int) -> EncoderOutput:
