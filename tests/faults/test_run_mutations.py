@@ -35,7 +35,8 @@ def test_without_a_change_every_run_succeeds(materials: Materials, family: str) 
 
 
 def test_random_runs(materials: Materials) -> None:
-    assert faults(materials, range(40), families=RUNS, weights=WEIGHTS) == []
+    found = faults(materials, range(40), families=RUNS, weights=WEIGHTS)
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.slow
@@ -44,4 +45,5 @@ def test_random_runs(materials: Materials) -> None:
 def test_many_random_runs(materials: Materials, part: int) -> None:
     """400 runs. `make soak` sets a larger number, and TYMPAN_SEED other values."""
     first = 1000 + SEED * 1_000_000 + part * TRIALS
-    assert faults(materials, range(first, first + TRIALS), families=RUNS, weights=WEIGHTS) == []
+    found = faults(materials, range(first, first + TRIALS), families=RUNS, weights=WEIGHTS)
+    assert not found, "\n".join(found)

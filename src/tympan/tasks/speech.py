@@ -60,11 +60,13 @@ def without_normalization(config: Config) -> Config:
     return replace(config, normalize=None, normalize_conf={})
 
 
-def too_short(model: object, batches: Batches, speeds: Sequence[float], *, text: str = "text") -> Iterator[Finding]:
+def too_short(
+    model: object, batches: Batches, speeds: Sequence[float], *, text: str = "text", encoders: str = "encoder_conf"
+) -> Iterator[Finding]:
     """Utterances with fewer encoder frames than a loss of the model needs for their text.
 
     Texts are read only if the lengths do not decide. If the lengths are unknown, nothing is reported. UserError if all
-    utterances are too short.
+    utterances are too short; it names `encoders`, the options of the encoders that subsample.
     """
     import numpy as np
     import torch
@@ -91,7 +93,7 @@ def too_short(model: object, batches: Batches, speeds: Sequence[float], *, text:
         if found and len(found) == len(tokens):
             raise UserError(
                 f"all {len(found)} training utterances are too short for {loss}, such as {found[0]}. Use less "
-                "subsampling (input_layer or subsample of encoder_conf, length_adaptor_n_layers of postencoder_conf, "
+                f"subsampling (input_layer or subsample of {encoders}, length_adaptor_n_layers of postencoder_conf, "
                 "hop_length of frontend_conf), smaller factors of speed_perturb, longer recordings, or a token_type "
                 "with more letters per token"
             )

@@ -72,6 +72,7 @@ class StTask(Task[StTrainConfig]):
         from tympan.models.st import StModel
 
         assert isinstance(model, StModel)
+        encoders = "encoder_conf or of hier_encoder_conf" if config.hier_encoder else "encoder_conf"
         for name, judge in (("text", model), ("src_text", model.source_side)):
             yield from empty_texts(batches, name)
             if config.use_preprocessor and name in self.tokens(config):
@@ -79,7 +80,7 @@ class StTask(Task[StTrainConfig]):
                     config.train_data_path_and_name_and_type, name, config.text if name == "text" else config.src_text
                 )
             yield from long_texts(batches, name)
-            yield from too_short(judge, batches, config.speed_perturb, text=name)
+            yield from too_short(judge, batches, config.speed_perturb, text=name, encoders=encoders)
 
 
 @contextmanager

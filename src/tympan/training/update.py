@@ -75,7 +75,10 @@ class Updater:
         self._unread: list[tuple[_Group, Tensor]] = []
         self._repeats = isinstance(optimizer, torch.optim.LBFGS)
         if self._repeats and self.scaler.is_enabled:
-            raise UserError("--optim lbfgs can't be used with loss scaling: use --train_dtype float32 or bfloat16")
+            raise UserError(
+                "--optim lbfgs can't be used with loss scaling: remove --loss_scale and use --train_dtype float32 or "
+                "bfloat16"
+            )
         is_fused = bool(getattr(optimizer, "_step_supports_amp_scaling", False)) and not self.scaler.is_dynamic
         self._defers = is_fused and (device.type != "cpu" if defers is None else defers)
 
