@@ -50,6 +50,7 @@ def parse(*arguments: str, schema: type[Any] = AsrTrainConfig, base: list[str] =
         ("--optim adam --optim_conf weight_decay=.inf", "--optim_conf weight_decay: must be between 0 and 1000"),
         ("--optim adam --optim_conf eps=-5", "--optim_conf eps: must be between 0 and 1, found -5"),
         ("--optim adam --optim_conf betas=[0.9,1.0]", "--optim_conf betas: must be at least 0 and below 1, found 1"),
+        ("--optim lbfgs --optim_conf max_iter=1e10", "--optim_conf max_iter: must be between 1 and 1000, found 10000"),
         ("--frontend_conf fs=0", "--frontend_conf fs: must be between 100 and 1000000, found 0"),
         ("--frontend_conf fmax=1e-320", "--frontend_conf fmax: must be between 1 and 500000, found 1e-320"),
         ("--frontend_conf fmax=-1", "--frontend_conf fmax: must be between 1 and 500000, found -1"),

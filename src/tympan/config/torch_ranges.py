@@ -10,6 +10,8 @@ _BELOW_ONE = Range(0, below=1)
 _COUNT = Range(0)
 _NUMBER = Range(1)
 _POSITIVE = Range(above=0)
+_PASSES = Range(1, 1_000)
+"""L-BFGS processes the batches of an update up to so many times, and keeps so many gradients."""
 
 OPTIMIZER_RANGES = {
     "lr": _LR,
@@ -24,11 +26,11 @@ OPTIMIZER_RANGES = {
     "lambd": _SHARE,
     "alpha": _SHARE,
     "t0": _COUNT,
-    "max_iter": _NUMBER,
-    "max_eval": _NUMBER,
+    "max_iter": _PASSES,
+    "max_eval": _PASSES,
     "tolerance_grad": _COUNT,
     "tolerance_change": _COUNT,
-    "history_size": _NUMBER,
+    "history_size": _PASSES,
     "etas": _POSITIVE,
     "step_sizes": _POSITIVE,
     "momentum_decay": _COUNT,
