@@ -37,8 +37,12 @@ def filled(name: str) -> S4Decoder:
     part_cases.fill(decoder)
     for module in decoder.modules():
         if isinstance(module, StateSpace):
-            module.L.fill_(stored)
+            store_length(module, stored)
     return decoder
+
+
+def store_length(space: StateSpace, length: int) -> None:
+    space.load_state_dict({**space.state_dict(), "L": torch.tensor(length)})
 
 
 def stepped(decoder: S4Decoder, memory: Tensor, lengths: Tensor, tokens: Tensor) -> Tensor:
@@ -131,7 +135,7 @@ def test_the_first_model_is_hippo_legs() -> None:
 def test_kernel_and_recurrence_equal_the_dense_discretized_model(stored: int) -> None:
     torch.manual_seed(0)
     space = StateSpace(6, states=10, copies=3, dt_min=0.01, dt_max=0.1, lr=None).double()
-    space.L.fill_(stored)
+    store_length(space, stored)
     u = torch.randn(2, 50, 6, dtype=torch.float64)
     with torch.no_grad():
         found = convolve(u, space.kernel(50))
@@ -177,6 +181,12 @@ def test_a_damaged_length_is_rejected(length: complex) -> None:
     decoder.load_state_dict({**weights, name: torch.tensor(512)})
 
 
+def test_a_kernel_reads_nothing_from_the_device() -> None:
+    """Reading a tensor of the meta device is an error."""
+    space = StateSpace(4, states=6, copies=1, dt_min=0.01, dt_max=0.1, lr=None).to("meta")
+    assert convolve(torch.zeros(2, 9, 4, device="meta"), space.kernel(9)).shape == (2, 9, 4)
+
+
 def test_64_states_in_float32_are_precise() -> None:
     torch.manual_seed(0)
     space = StateSpace(16, states=64, copies=1, dt_min=0.001, dt_max=0.1, lr=None)
@@ -196,9 +206,10 @@ def test_gradients_through_kernels_of_every_length() -> None:
     space = StateSpace(2, states=4, copies=1, dt_min=0.01, dt_max=0.1, lr=None).double()
     names = [name for name, _ in space.named_parameters()]
     for stored, length in ((0, 5), (8, 5), (4, 13)):
+        store_length(space, stored)
 
-        def kernel(*values: Tensor, stored: int = stored, length: int = length) -> Tensor:
-            given = {**dict(zip(names, values, strict=True)), "L": torch.tensor(stored)}
+        def kernel(*values: Tensor, length: int = length) -> Tensor:
+            given = dict(zip(names, values, strict=True))
             return torch.func.functional_call(_Kernel(space), {f"space.{k}": v for k, v in given.items()}, (length,))
 
         assert torch.autograd.gradcheck(kernel, tuple(item.detach().requires_grad_() for item in space.parameters()))

@@ -82,6 +82,8 @@ class StateSpace(nn.Module):
         self.channels, self.lr, self.dt_range = channels, lr, (dt_min, dt_max)
         half = states // 2
         self.register_buffer("L", torch.tensor(KERNEL_LENGTH))
+        self._stored = KERNEL_LENGTH
+        """The value of L, so that no step reads a tensor from the device."""
         self.C = nn.Parameter(torch.empty(1, channels, half, 2))
         self._add("log_dt", channels)
         self._add("B", 1, copies, half, 2)
@@ -98,6 +100,7 @@ class StateSpace(nn.Module):
                 f"{prefix}L must be between 0 and {MOST_LENGTH}, found {length.item()}: the file is damaged"
             )
         super()._load_from_state_dict(state_dict, prefix, *others)
+        self._stored = int(self.L)
 
     def _add(self, name: str, *shape: int) -> None:
         if self.lr == 0:
@@ -118,6 +121,7 @@ class StateSpace(nn.Module):
         c, _ = self._for_length(torch.randn(self.C.shape[1:3], dtype=torch.cfloat), 0, KERNEL_LENGTH)
         self.C.copy_(torch.view_as_real(c))
         self.L.fill_(KERNEL_LENGTH)
+        self._stored = KERNEL_LENGTH
 
     def own_learning_rates(self) -> dict[str, float | None]:
         """The parameters without weight decay, with their learning rate; None: that of the optimizer."""
@@ -130,7 +134,7 @@ class StateSpace(nn.Module):
     def kernel(self, length: int) -> Tensor:
         """(length, H): the response to an impulse, from its generating function at the roots of unity."""
         w, p, b, dt = self._dynamics()
-        c, stored = self._for_length(_complex(self.C)[0], int(self.L), length)
+        c, stored = self._for_length(_complex(self.C)[0], self._stored, length)
         angle = torch.arange(stored // 2 + 1, device=c.device, dtype=dt.dtype) * (-2 * math.pi / stored)
         root = torch.polar(torch.ones_like(angle), angle)
         # The usual variable 2 (1 - root) / (1 + root) is infinite at -1, so both parts stay separate.
@@ -153,7 +157,7 @@ class StateSpace(nn.Module):
             return self._recurrence()
 
     def _recurrence(self) -> Recurrence:
-        c, stored = _complex(self.C)[0], int(self.L)
+        c, stored = _complex(self.C)[0], self._stored
         steps = self._steps(c)
         if stored > 0:
             power = torch.linalg.matrix_power(_dense(steps), stored)

@@ -95,9 +95,7 @@ class Parallel:
 
     def load_model_state(self, state: dict[str, Tensor]) -> None:
         own = self.module.state_dict()
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(_like(state[name], tensor))
+        self.module.load_state_dict({name: _like(state[name], tensor) for name, tensor in own.items()})
 
     def full_optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         """Return the complete optimizer state on the CPU. Must be called on every rank."""
