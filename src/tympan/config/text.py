@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from tympan.config.option import option
 from tympan.config.resolve import Conflict
@@ -58,13 +58,6 @@ class TextConfig:
     nonsplit_symbol: list[str] | None = None
     whisper_language: str | None = None
     whisper_task: str | None = None
-
-
-class HasText(Protocol):
-    """A configuration with text options, such as that of a recognizer or a language model."""
-
-    @property
-    def text(self) -> TextConfig: ...
 
 
 def text_config(options: TextOptions, preprocessor_conf: Mapping[str, Any] | None = None) -> TextConfig:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
 
 from tympan.data.ark import read_matrix, write_ark
 from tympan.data.audio import locate
@@ -17,8 +16,6 @@ from tympan.features.cmvn import add_stats, apply_cmvn, cmvn_stats, read_stats
 from tympan.features.deltas import add_deltas
 from tympan.features.shards import Places, Shard, plan_shards, remove_archives, seal, write_places
 from tympan.runtime.executor import map_jobs
-
-Scope = Literal["global", "speaker", "utterance"]
 
 _CHUNK = 500
 

@@ -48,11 +48,6 @@ def _order(name: str) -> int:
     return _BELOW.index(name.partition(".")[0])
 
 
-def output_parts(names: Iterable[str]) -> list[str]:
-    """First components of the parameters above the encoder, such as decoder and ctc."""
-    return sorted({name.partition(".")[0] for name in names} - set(_BELOW))
-
-
 def below_output(names: Iterable[str]) -> list[str]:
     """First components of the parameters up to the encoder's output."""
     return sorted({name.partition(".")[0] for name in names} & set(_BELOW))

@@ -64,7 +64,7 @@ class _Amounts:
     changed_s: float
     lm_tokens: float
     utterances: float
-    """Duration of the training set as counted in `all_s` and `changed_s`."""
+    """Number of utterances in `all_s` and `changed_s`."""
 
 
 def estimate(recipe: Recipe, search: DecodeOptions, *, stages: range) -> Estimate:
@@ -86,9 +86,7 @@ def estimate(recipe: Recipe, search: DecodeOptions, *, stages: range) -> Estimat
         StageEstimate(2, "dictionary", amounts.utterances / UTTERANCES_PER_SECOND, _lengths_bytes(amounts)),
         _language_models(options, lm, amounts, probe),
         _training(options, asr, amounts, probe),
-        StageEstimate(
-            5, "decode", amounts.decoded_s * probe.decoding.seconds / options.jobs, int(amounts.decoded_s * 200)
-        ),
+        _decoding(options, amounts, probe),
     ]
     memory = 16 * probe.parameters + int(probe.saved_bytes * _largest_batch_s(asr, recipe))
     notes = _notes(recipe, asr, origin, amounts, probe, memory)

@@ -20,7 +20,6 @@ from tympan.nn.layer_norm import LayerNorm
 from tympan.nn.position import POSITION_CLASSES
 
 Merge = Literal["sum", "weighted_sum", "concat", "concat_fusion"]
-Activation = Literal["hardtanh", "tanh", "relu", "selu", "swish", "gelu"]
 
 
 class MultiConvConformerEncoder(BlockEncoder):
