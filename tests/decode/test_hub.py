@@ -11,8 +11,8 @@ from types import ModuleType
 
 import pytest
 
-from tympan.decode.hub_files import needed_files
-from tympan.decode.model_files import WEIGHTS, check_can_publish, download
+from tympan.decode.hub import check_can_publish, download, needed_files
+from tympan.decode.model_files import WEIGHTS
 from tympan.errors import UserError
 
 # The package reads its settings when it is imported, so it runs with the hub in a separate process.
@@ -101,7 +101,7 @@ def test_an_unreachable_hub_is_reported(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(
         UserError, match="me/tiny: no such folder, and the model hub reports: RuntimeError: nobody answers"
     ):
-        download("me/tiny")
+        download("me/tiny", weights=WEIGHTS)
 
 
 def test_a_downloaded_model_needs_no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -113,7 +113,28 @@ def test_a_downloaded_model_needs_no_network(monkeypatch: pytest.MonkeyPatch, tm
     hub.list_repo_files = unreachable  # type: ignore[attr-defined]
     hub.snapshot_download = lambda name, *, local_files_only: str(tmp_path)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-    assert download("me/tiny") == tmp_path
+    assert download("me/tiny", weights=WEIGHTS) == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("files: [1, 2]\n", None), ("files: [1\n", "meta.yaml: damaged, or not YAML")],
+)
+def test_a_damaged_meta_file_of_a_hub(
+    content: str, message: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is wrong in a file is said as for a folder, not as a problem of the hub."""
+    (tmp_path / "meta.yaml").write_text(content, encoding="utf-8")
+    hub = ModuleType("huggingface_hub")
+    hub.list_repo_files = lambda name: ["meta.yaml"]  # type: ignore[attr-defined]
+    hub.snapshot_download = lambda name, *, allow_patterns: str(tmp_path)  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    if message is None:
+        assert download("me/tiny", weights=WEIGHTS) == tmp_path
+    else:
+        with pytest.raises(UserError, match=message) as raised:
+            download("me/tiny", weights=WEIGHTS)
+        assert "hub reports" not in str(raised.value)
 
 
 def test_publishing_problems_are_reported_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ class Options(ModelFileOptions):
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan pack", description=__doc__)
 
-    from tympan.decode.model_files import check_can_publish, publish
+    from tympan.decode.hub import check_can_publish, publish
 
     if options.push_to is not None:
         check_can_publish(options.push_to)

@@ -97,7 +97,16 @@ def validate(
         step = 1 if most_decoded is None else max(1, math.ceil(len(wav.entries) / most_decoded))
         faults += _missing_recordings(directory, wav) if audio and step > 1 else []
         different: list[str] = []
-        for fault, found, differ in _audio_faults(directory, wav, step, nj, audio, allow_pipes, executor, dask_address):
+        for fault, found, differ in _audio_faults(
+            directory,
+            wav,
+            step=step,
+            nj=nj,
+            audio=audio,
+            allow_pipes=allow_pipes,
+            executor=executor,
+            dask_address=dask_address,
+        ):
             faults += fault
             infos.update(found)
             different += differ
@@ -208,6 +217,7 @@ def _place_faults(directory: Path, tables: Tables) -> Iterator[Fault]:
 def _audio_faults(
     directory: Path,
     wav: ScannedTable,
+    *,
     step: int,
     nj: int,
     audio: bool,
@@ -215,7 +225,7 @@ def _audio_faults(
     executor: Literal["local", "dask"],
     dask_address: str | None,
 ) -> Iterator[tuple[list[Fault], Infos, list[str]]]:
-    """Yield faults, headers, and the recordings whose channels differ."""
+    """Yield faults, headers, and the recordings whose channels differ. Every `step`-th recording is read."""
     refused = {key for key, source in wav.entries.items() if is_pipe(source) and not allow_pipes}
     yield (
         [

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import glob
-import importlib
 import os
 import zipfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tympan.config.yaml_text import read_mapping, read_yaml
 from tympan.decode.adapter_file import find_adapter
-from tympan.decode.hub_files import needed_files
+from tympan.decode.hub import download
 from tympan.decode.options import ModelFileOptions
 from tympan.decode.published import PublishedModel, find_published
 from tympan.decode.settings import read_settings
 from tympan.decode.zipped import unpacked
 from tympan.errors import UserError
-from tympan.runtime.packages import package_error
 from tympan.text.phonemes import PACKAGES
 
 CONFIG = "config.yaml"
@@ -146,7 +142,7 @@ def find_model(model: str | os.PathLike[str]) -> ModelFiles:
                 f"{folder}: a model must be a folder (with config.yaml and weights) or a zip file packed by "
                 f"ESPnet2; this file is neither"
             )
-        folder = download(os.fspath(model))
+        folder = download(os.fspath(model), weights=WEIGHTS)
     if (published := find_published(folder)) is not None:
         return _published_files(published)
     if (folder / "meta.yaml").exists():
@@ -229,74 +225,3 @@ def _first(folder: Path, names: Sequence[str]) -> Path:
         f"{folder}: contains none of {', '.join(names)} ({found}). Give a folder that `tympan pack` created; "
         f"asr_inference and pack also accept a weights file as --asr_model_file"
     )
-
-
-# The model hub. Its package is optional.
-
-
-def check_name(name: str) -> None:
-    """UserError unless this is OWNER/NAME."""
-    if name.count("/") != 1 or name.startswith((".", "/", "~")) or name.endswith("/"):
-        raise UserError(f"{name}: a model on the hub is named OWNER/NAME")
-
-
-def download(name: str) -> Path:
-    """Download OWNER/NAME from a model hub into its cache."""
-    try:
-        check_name(name)
-    except UserError:
-        raise UserError(f"{name}: no such folder. A model on the hub is named OWNER/NAME") from None
-    hub = _package(f"{name}: no such folder; loading it from a model hub")
-    with _explained(f"{name}: no such folder, and the model hub reports"):
-        return _fetch(hub, name)
-
-
-def _fetch(hub: Any, name: str) -> Path:
-    """Download what loading the model needs: repositories also contain weights for other frameworks."""
-    try:
-        files = hub.list_repo_files(name)
-    except Exception:
-        # Without a network, a model that was downloaded before is in the cache.
-        with contextlib.suppress(Exception):
-            return Path(hub.snapshot_download(name, local_files_only=True))
-        raise
-    named: list[str] = []
-    if "meta.yaml" in files:
-        meta = read_mapping(Path(hub.snapshot_download(name, allow_patterns=["meta.yaml"])) / "meta.yaml")
-        named = [str(file) for key in ("files", "yaml_files") for file in (meta.get(key) or {}).values()]
-    chosen = needed_files(files, WEIGHTS, named=named)
-    return Path(hub.snapshot_download(name, allow_patterns=[glob.escape(file) for file in chosen]))
-
-
-def publish(folder: Path, name: str) -> str:
-    """Upload the folder as OWNER/NAME, which is created if needed. Returns its address."""
-    check_name(name)
-    hub = _package("--push_to")
-    with _explained(f"{folder} could not be published as {name}; the model hub reports"):
-        api = hub.HfApi()
-        address = str(api.create_repo(name, exist_ok=True))
-        api.upload_folder(folder_path=folder, repo_id=name)
-    return address
-
-
-def check_can_publish(name: str) -> None:
-    """Check the name and that the hub package is installed, before packing starts."""
-    check_name(name)
-    _package("--push_to")
-
-
-def _package(what: str) -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise package_error(error, "huggingface_hub", what) from None
-
-
-@contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """Errors of the hub, and of the network, are reported without a traceback."""
-    try:
-        yield
-    except Exception as error:
-        # Catch every exception: the package raises other types of errors from release to release.
-        raise UserError(f"{what}: {type(error).__name__}: {error}") from error

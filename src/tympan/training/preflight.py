@@ -14,10 +14,25 @@ from tympan.config.registry import is_import
 from tympan.config.train import TrainConfig
 from tympan.errors import UserError
 from tympan.runtime.memory import is_out_of_memory
+from tympan.runtime.precision import Precision
 from tympan.training.schedulers import moments
 from tympan.training.trainer import Trainer
 
 _MISTAKES = (ValueError, TypeError, ArithmeticError, AssertionError, LookupError, RuntimeError)
+
+
+def check_precision_and_shapes(config: TrainConfig, precision: Precision) -> None:
+    """UserError for a precision that can't be sharded, and for compilation without fixed shapes."""
+    if config.fsdp and precision.updates != "plain":
+        raise UserError(
+            f"--fsdp true can't be used with --train_dtype {config.train_dtype}: use --train_dtype float32 with "
+            "--use_amp true instead"
+        )
+    if config.compile and config.batch_type != "bucket":
+        raise UserError(
+            f"--compile true compiles the model for every new shape, and with --batch_type {config.batch_type} almost "
+            "every batch has a new shape. Use --batch_type bucket"
+        )
 
 
 def check_run(trainer: Trainer) -> None:

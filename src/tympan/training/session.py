@@ -51,7 +51,7 @@ from tympan.training.data import TrainingData, build_data, build_plain_data, wit
 from tympan.training.first_weights import prepared_model, report_size
 from tympan.training.manifest import RecordingWriter, make_manifest, write_manifest
 from tympan.training.optimizers import build_optimizer, layer_factors, names_without_decay, own_rates
-from tympan.training.preflight import check_run, one_message
+from tympan.training.preflight import check_precision_and_shapes, check_run, one_message
 from tympan.training.processes import dist_options_of, join_ranks, launch_plan
 from tympan.training.reporter import Done, is_repeated
 from tympan.training.schedulers import build_scheduler
@@ -183,16 +183,7 @@ def build_trainer(
     precision = choose_precision(
         config.train_dtype, device_type=device.type, use_amp=config.use_amp, loss_scale=config.loss_scale
     )
-    if config.fsdp and precision.updates != "plain":
-        raise UserError(
-            f"--fsdp true can't be used with --train_dtype {config.train_dtype}: use --train_dtype float32 with "
-            "--use_amp true instead"
-        )
-    if config.compile and config.batch_type != "bucket":
-        raise UserError(
-            f"--compile true compiles the model for every new shape, and with --batch_type {config.batch_type} almost "
-            "every batch has a new shape. Use --batch_type bucket"
-        )
+    check_precision_and_shapes(config, precision)
     given = config
     config = with_joined_lists(task.complete(config))
     data = build_data(task, config, comm=comm, pin_memory=device.type != "cpu")
