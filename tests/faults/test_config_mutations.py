@@ -96,7 +96,7 @@ def test_every_choice_has_the_values_that_it_needs(kind: str) -> None:
         (["--preencoder", "linear", "--preencoder_conf", "output_size=2"], "needs more than 2 values per frame"),
         (["--optim", "lbfgs", "--optim_conf", "line_search_fn=x"], "line_search_fn: must be null or strong_wolfe"),
         (["--optim", "lbfgs", "--layer_decay", "0.9"], "--optim lbfgs has the same options for all weights"),
-        (["--frontend_conf", "fmin=7999.99999999999"], "must be below fmax, which is 8000 Hz here, by 1 Hz or more"),
+        (["--frontend_conf", "fmin=7999.99999999999"], "must be at least 1 Hz below fmax, which is 8000 Hz here"),
         (["--token_type", "whisper_en"], "--token_type whisper_en needs no --token_list, or one of "),
         (["--preprocessor_conf", "fs=2"], "preprocessor_conf fs: '2' must be between 100 Hz and 1 MHz"),
         (["--aux_ctc_tasks", "[tone]"], "is needed for tone (which aux_ctc_tasks or another option names): PATH"),

@@ -120,7 +120,7 @@ def test_a_run_whose_last_weights_are_nan_fails(beeps: Path, tmp_path: Path) -> 
     ("options", "message"),
     [
         (("--batch_type", "numel", "--batch_bins", "1"), "--batch_bins 1 is too small: the shortest utterance has"),
-        (("--frontend_conf", "fmin=9000"), "frontend_conf fmin 9000.0 must be below fmax, which is 4000 Hz here"),
+        (("--frontend_conf", "fmin=9000"), "fmin 9000.0 must be at least 1 Hz below fmax, which is 4000 Hz here"),
         (("--frontend_conf", "fs=0k"), "frontend_conf fs: '0k' must be between 100 Hz and 1 MHz"),
         (("--encoder_conf", "attention_heads=3"), "attention_heads"),
     ],

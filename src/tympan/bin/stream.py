@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STDIN = Path("-")
 HEADERS = {b"RIFF": "WAV", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
-"""First bytes of files that are no samples."""
+"""First bytes of audio files with a header, which can't be read as samples."""
 HEADER_BYTES = 4
 
 
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Interrupt:
-    """Ctrl-C is the usual end of a recording from a microphone: it ends the reading, never half of a computation."""
+    """Ctrl-C is the usual end of a recording from a microphone. It ends reading and interrupts no computation."""
 
     def __init__(self) -> None:
         self.is_waiting = False

@@ -20,7 +20,7 @@ NOT_IN_ESPNET2 = {
     "grad_clip_type": 2.0, "grad_noise": False, "patience": None, "exclude_weight_decay": False,
     "exclude_weight_decay_conf": None, "train_dtype": "float32", "loss_scale": None,
 }  # fmt: skip
-"""Options that ESPnet2's DeepSpeed trainer ignores and the file has no key for, with the value that it works with."""
+"""Options that ESPnet2's DeepSpeed trainer ignores and that have no key in the file, with the value it implies."""
 SAME_RESULT = frozenset((
     # Batches are those of ESPnet2's options.
     "train_batch_size", "train_micro_batch_size_per_gpu", "dataloader_drop_last",

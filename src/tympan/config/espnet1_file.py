@@ -26,7 +26,7 @@ class Translation:
         self._check_values()
 
     def _check_values(self) -> None:
-        """Mistakes that translating would stumble over: it computes with some values and compares others."""
+        """Check the types of values before the translation, which computes with some of them and compares others."""
         for key, (written, value) in list(self.left.items()):
             if isinstance(value, list | dict):
                 if key not in LISTS:

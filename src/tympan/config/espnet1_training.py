@@ -59,8 +59,8 @@ def _subsample(file: Translation, layers: int, *, is_used: bool, is_rnn: bool) -
         file.refuse("subsample", f"subsample: {'_'.join(steps)} must be numbers joined by '_', such as 1_2_2_1_1")
         return
     if is_used and int(steps[0]) != 1:
-        text = f"subsample: {'_'.join(steps)} drops frames of the input, which has no translation; begin it with 1"
-        file.refuse("subsample", text)
+        text = f"subsample: {'_'.join(steps)} drops frames of the input, which has no translation; "
+        file.refuse("subsample", text + "set the first number to 1")
     after = [int(step) for step in steps[1 : layers + 1]] if is_used else []
     factors = after + [1] * (layers - len(after))
     if is_rnn:

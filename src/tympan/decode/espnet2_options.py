@@ -1,4 +1,4 @@
-"""Options of ESPnet2's asr_inference beside those of the search: quantization, and what Tympan does not have."""
+"""Options of ESPnet2's asr_inference besides those of the search: quantization, and what Tympan does not have."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from tympan.config.option import not_yet, option
 from tympan.config.resolve import Conflict
 
 WORK = "computation"
+STREAMING_FILES = "ESPnet2's streaming decoding files"
 
 STREAMING = {
     "streaming": False,
@@ -45,11 +46,16 @@ class QuantizationOptions:
 class StreamingOptions:
     """Options of ESPnet2's asr_inference_streaming, so that `tympan stream` takes its decoding files."""
 
-    sim_chunk_length: int = option(0, help="duration of a piece in samples, instead of piece_s; 0: piece_s", least=0)
-    streaming: bool = option(STREAMING["streaming"], help="accepted as in ESPnet2's files; has no effect")
+    sim_chunk_length: int = option(
+        0, help="duration of a piece in samples; 0: the duration of --piece_s", least=0, group=STREAMING_FILES
+    )
+    streaming: bool = option(
+        STREAMING["streaming"], help="accepted for compatibility with ESPnet2; has no effect", group=STREAMING_FILES
+    )
     disable_repetition_detection: bool = option(
         STREAMING["disable_repetition_detection"],
-        help="accepted as in ESPnet2's files; has no effect, because no search here looks for repetitions",
+        help="accepted for compatibility with ESPnet2; has no effect, because no search here looks for repetitions",
+        group=STREAMING_FILES,
     )
     encoded_feat_length_limit: int = not_yet(0, instead="leave it out")
     decoder_text_length_limit: int = not_yet(0, instead="leave it out")

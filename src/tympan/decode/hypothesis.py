@@ -103,12 +103,12 @@ class Hypothesis:
 
 
 def by_speaker(hypotheses: Iterable[Hypothesis]) -> list[list[Hypothesis]]:
-    """The n-best list of each speaker of a recording; a single one if the model does not recognize several."""
+    """The n-best list of each speaker of a recording; only one list if the model recognizes a single speaker."""
     return [list(ranked) for _, ranked in groupby(hypotheses, key=lambda hypothesis: hypothesis.speaker)]
 
 
 def by_recording(ranked: Sequence[list[Hypothesis]], speakers: int | None) -> list[list[Hypothesis]]:
-    """One list for each recording, from the n-best lists of the speakers of each; None: one list is one recording."""
+    """Join the n-best lists of the speakers of each recording. `speakers` None: each list belongs to one recording."""
     if speakers is None:
         return list(ranked)
     numbers = range(1, speakers + 1)

@@ -123,13 +123,13 @@ def write_output_tree(
 def clear_output_tree(directory: Path, *, nbest: int = 0, jobs: int = 0) -> None:
     """Remove the results of an earlier decode, except the first `nbest` ranks of the first `jobs` jobs."""
     if not nbest:
-        _take_away(directory, (*KINDS, "hyps.jsonl", "ctm"))
+        _remove_files(directory, (*KINDS, "hyps.jsonl", "ctm"))
     of_jobs = [folder for folder in (directory / "logdir").glob("output.*") if folder.is_dir()]
     for folder in [directory, *of_jobs]:
         is_kept = folder == directory or _number(folder.name, "output.", "") <= jobs
         for ranked in folder.glob("*best_recog"):
             if not is_kept or _number(ranked.name, "", "best_recog") > nbest:
-                _take_away(ranked, KINDS)
+                _remove_files(ranked, KINDS)
                 _remove_if_empty(ranked)
         if folder != directory:
             _remove_if_empty(folder)
@@ -141,7 +141,7 @@ def _number(name: str, before: str, after: str) -> int:
     return int(number) if number.isdecimal() else 0
 
 
-def _take_away(folder: Path, names: Sequence[str]) -> None:
+def _remove_files(folder: Path, names: Sequence[str]) -> None:
     """Remove these files, and those of each speaker."""
     for name in names:
         for path in [folder / name, *folder.glob(f"{name}_spk[0-9]*")]:

@@ -53,7 +53,7 @@ class RecognitionStream:
     def accept(self, samples: np.ndarray | Sequence[float], *, rate: int) -> Hypothesis:
         """Take the next samples (time,) or (time, channels), and return the best hypothesis so far, without times.
 
-        Later pieces may change it. The encoder waits for the frames of its next block, so the text is a little late.
+        Later pieces may change it. The text is delayed, because the encoder waits for all frames of its next block.
         """
         if rate != self._recognizer.rate:
             raise UserError(f"the stream needs samples at the model's rate, {self._recognizer.rate} Hz, found {rate}")

@@ -54,9 +54,9 @@ class DefaultFrontend(nn.Module):
             raise UserError(f"frontend_conf win_length {win_length} is longer than n_fft {n_fft}")
         rate = parse_rate(fs)
         highest = rate / 2 if fmax is None else fmax
-        if (fmin or 0.0) > highest - 1:  # closer edges are one number after rounding, and the filters NaN
+        if (fmin or 0.0) > highest - 1:  # closer edges become equal by rounding, and the filters NaN
             raise UserError(
-                f"frontend_conf fmin {fmin} must be below fmax, which is {highest:g} Hz here, by 1 Hz or more: no "
+                f"frontend_conf fmin {fmin} must be at least 1 Hz below fmax, which is {highest:g} Hz here: no mel "
                 "filter would be left"
             )
         self.n_fft = n_fft

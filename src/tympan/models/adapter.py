@@ -231,7 +231,7 @@ def _update(layer: nn.Module, weights: Mapping[str, Tensor], name: str, scale: f
     ):
         raise UserError(
             f"the adapter {name}, {_B[1:]} {tuple(second.shape)} by {_A[1:]} {tuple(first.shape)}, does not fit the "
-            f"layer, whose weight is {shape}: it was trained for another model"
+            f"layer, whose weight is {shape}: it was probably trained for another model"
         )
     product = torch.mm(second, first) * scale
     return product.t() if isinstance(layer, nn.Embedding) else product

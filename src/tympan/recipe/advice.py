@@ -23,7 +23,7 @@ def shorten(stages: list[StageEstimate], options: RecipeOptions, asr: AsrTrainCo
     if total <= LONG_S:
         return []
     longest = sorted(stages, key=lambda stage: stage.seconds, reverse=True)
-    lines = [f"{in_words(total)} is long. Most of it, and what makes it shorter:"]
+    lines = [f"{in_words(total)} is long. The longest stages, and what makes them shorter:"]
     for stage in longest:
         if stage.seconds >= DOMINANT * total:
             share, ways = 100 * stage.seconds / total, _ways(stage.number, options, asr)

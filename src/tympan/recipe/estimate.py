@@ -144,8 +144,8 @@ def _speeds(recipe: Recipe, asr: AsrTrainConfig) -> str:
 
 def _describe_slowdown(timing: Timing) -> str:
     line = (
-        f"other programs use the processor: the times below are for an idle machine, now it takes about "
-        f"{timing.slowdown:.1f} times as long"
+        f"other programs use the processor: the times below are for an idle machine; at present, the "
+        f"recipe takes about {timing.slowdown:.1f} times as long"
     )
     if timing.slowdown_alone is None or timing.slowdown_alone > timing.slowdown / BUSY:
         return line

@@ -88,9 +88,10 @@ def size_for(hours: float) -> Size:
 
 
 def epochs_for(hours: float) -> int:
-    """The number of epochs. `Size.epochs` of the smallest size is for one hour.
+    """The number of epochs. `Size.epochs` of the smallest size is for one hour of speech.
 
-    With less, more epochs keep the number of updates. With more, fewer are enough: the number of updates still grows.
+    Less speech gets more epochs, so that the number of updates stays the same. More speech needs fewer epochs: the
+    number of updates still grows.
     """
     size = size_for(hours)
     if size is not SIZES[0]:

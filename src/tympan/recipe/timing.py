@@ -41,8 +41,8 @@ def time_repeatedly(compute: Callable[[], object], *, on_cpu: bool, max_threads:
     """Time of a computation on an idle machine, with the threads of this process or at most `max_threads`.
 
     On a CPU that other programs use, threads spend most of their time waiting for each other, and waiting uses the
-    processor too. The processor time of one thread has no waiting in it, so it replaces the measurement there. How much
-    faster all threads are can't be measured then: between not at all and by their number, so by its square root.
+    processor too. The processor time of one thread contains no waiting, so it is used there instead. The speedup by
+    several threads can't be measured then. It is between 1 and their number; its square root is the estimate.
     """
     if not on_cpu:
         seconds, _ = _measure(compute, threads=None)

@@ -87,7 +87,7 @@ def _open_stream(target: Path) -> int:
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Inside, the error of a full disk, which has no file name, gets this one."""
+    """Add this path to errors inside the block that have no file name, such as that of a full disk."""
     try:
         yield
     except OSError as error:

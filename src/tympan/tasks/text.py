@@ -58,7 +58,7 @@ def check_known(data: Sequence[tuple[str, str, str]], name: str, text: TextConfi
     if ids and all(number == codec.vocabulary.unk_id for number in ids):
         raise UserError(
             f"{paths[0]}: all {len(ids)} tokens of the first texts are unknown, such as in '{texts[0]}': the "
-            f"token list (token_list, token_type {text.token_type}) was made from another text"
+            f"token list (token_list, token_type {text.token_type}) was probably made from another text"
         )
 
 

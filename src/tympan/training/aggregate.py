@@ -51,7 +51,7 @@ def _sum(paths: Sequence[Path], output: Path) -> None:
             for key in stats.files:
                 totals[key] = totals[key] + stats[key] if key in totals else stats[key]
     with atomic_write(output, "wb") as written:
-        np.savez(written, **totals)  # type: ignore[arg-type]  # numpy declares allow_pickle beside the arrays
+        np.savez(written, **totals)  # type: ignore[arg-type]  # numpy declares allow_pickle besides the arrays
 
 
 def _lines(path: Path) -> list[str]:

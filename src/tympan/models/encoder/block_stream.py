@@ -20,7 +20,7 @@ from tympan.nn.subsampling import Conv2dSubsampling
 
 @dataclass(frozen=True)
 class BlockStream:
-    """What has been heard of an utterance. A state is never changed: an older one stays valid."""
+    """The state of an utterance of which only the beginning has arrived. It is never changed: older ones stay valid."""
 
     features: Tensor | None = None
     """(1, time, input size): features from the first one that the next frame needs."""
