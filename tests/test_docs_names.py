@@ -20,7 +20,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "ben
 DOTTED = re.compile(r"\btympan(?:\.[A-Za-z_]\w*)+")
 FOLDERS = (
     "docs|tests|benchmarks|egs|src|tympan|bin|config|data|decode|features|models|nn|recipe|runtime|score|tasks|text"
-    "|train"
+    "|training|tuning"
 )
 FILE = re.compile(rf"(?<![\w/.-])(?:{FOLDERS})/[\w/]+\.(?:py|md|sh|yaml)\b")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
@@ -127,6 +127,21 @@ def test_a_broken_link_is_found() -> None:
         "decoding.md#nothing"
     ]
     assert broken_links(page, "[a](nothing.md) [b](#fine-tune-a-model)") == ["nothing.md#"]
+
+
+def test_readme_links_every_page() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [page.name for page in (ROOT / "docs").glob("*.md") if f"(docs/{page.name})" not in readme] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/ARCHITECTURE.md"])
+def test_every_extra_is_listed(page: str) -> None:
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    section = project.partition("[project.optional-dependencies]\n")[2].partition("\n[")[0]
+    extras = set(re.findall(r"^(\w+) = ", section, re.MULTILINE)) - {"docs", "dev"}
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert {"st", "kenlm"} <= extras
+    assert [name for name in sorted(extras) if f"[{name}]" not in text and f"`{name}`" not in text] == []
 
 
 def messages() -> str:
