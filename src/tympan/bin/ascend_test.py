@@ -7,10 +7,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tympan.config import option, parse_args
 from tympan.errors import UserError
+
+if TYPE_CHECKING:
+    from tympan.recipe.options import RecipeOptions
+
+SAME_IN_A_RECIPE = (
+    "device", "data_url", "train_config", "lm_config", "decode_config", "n_average", "speeds", "nj", "asr_args",
+    "lm_args", "inference_args",
+)  # fmt: skip
+"""Options that a recipe has under the same name."""
 
 
 @dataclass(frozen=True)
@@ -47,39 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.recipe.ascend import TestRun, closing_lines, read_training, write_logs
     from tympan.recipe.corpus import find_corpus
     from tympan.recipe.decode_steps import scored
-    from tympan.recipe.options import RecipeOptions
     from tympan.recipe.run import run_recipe
     from tympan.recipe.training_steps import batch_size_of
 
-    recipe = RecipeOptions(
-        corpus="aishell",
-        data=options.data_path,
-        stage=options.stage,
-        ngpu=0 if options.device == "cpu" else options.cards,
-        nproc=options.cards if options.device == "cpu" else 1,
-        **{
-            name: getattr(options, name)
-            for name in [
-                "device",
-                "data_url",
-                "train_config",
-                "lm_config",
-                "decode_config",
-                "n_average",
-                "speeds",
-                "nj",
-                "asr_args",
-                "lm_args",
-                "inference_args",
-            ]
-        },
-    )
-    if options.performance:
-        epochs = 2 if options.cards == 1 else 5
-        recipe = replace(
-            recipe, stage="4", stop_stage="4", tag="performance", n_average=0, force=True,
-            asr_args=f"{options.asr_args} --max_epoch {epochs}",
-        )  # fmt: skip
+    recipe = _recipe(options)
     began = time.monotonic()
     try:
         run_recipe(recipe)
@@ -102,6 +82,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(path)
     print("\n".join(closing_lines(run)))
     return 0
+
+
+def _recipe(options: Options) -> RecipeOptions:
+    """The same run as options of a recipe."""
+    from tympan.recipe.options import RecipeOptions
+
+    recipe = RecipeOptions(
+        corpus="aishell",
+        data=options.data_path,
+        stage=options.stage,
+        ngpu=0 if options.device == "cpu" else options.cards,
+        nproc=options.cards if options.device == "cpu" else 1,
+        **{name: getattr(options, name) for name in SAME_IN_A_RECIPE},
+    )
+    if not options.performance:
+        return recipe
+    epochs = 2 if options.cards == 1 else 5
+    return replace(
+        recipe, stage="4", stop_stage="4", tag="performance", n_average=0, force=True,
+        asr_args=f"{options.asr_args} --max_epoch {epochs}",
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,22 +51,7 @@ def build_optimizer(
     """
     if not parameters:
         raise UserError("--freeze_param freezes every weight of the model: there is nothing to train")
-    spared = set(without_decay)
-    factors = lr_factors or {}
-    rates = own_rates or {}
-    usual = float(conf["lr"]) if factors or rates else 0.0
-    found: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
-    for name, parameter in parameters:
-        kind = factors.get(name, 1.0), name in spared, rates.get(name, usual)
-        found.setdefault(kind, []).append(parameter)
-    groups: list[dict[str, Any]] = []
-    for (factor, is_spared, rate), members in sorted(found.items(), key=lambda item: (-item[0][0], *item[0][1:])):
-        group: dict[str, Any] = {"params": members}
-        if factors or rates:
-            group["lr"] = factor * rate
-        if is_spared:
-            group["weight_decay"] = 0.0
-        groups.append(group)
+    groups = _groups(parameters, conf, spared=set(without_decay), factors=lr_factors or {}, rates=own_rates or {})
     if len(groups) > 1 and issubclass(optim_class, torch.optim.LBFGS):
         raise UserError(
             "--optim lbfgs has the same options for all weights, so it can't be used with --layer_decay or "
@@ -86,6 +71,31 @@ def build_optimizer(
         text = f"optim_conf: {optim_class.__name__} can't update weights with {given or 'its defaults'}"
         raise UserError(f"{text}: {str(error).splitlines()[0]}") from error
     return optimizer
+
+
+def _groups(
+    parameters: Named,
+    conf: Mapping[str, Any],
+    *,
+    spared: Collection[str],
+    factors: Mapping[str, float],
+    rates: Mapping[str, float],
+) -> list[dict[str, Any]]:
+    """One parameter group for each combination of factor, weight decay and learning rate."""
+    usual = float(conf["lr"]) if factors or rates else 0.0
+    found: dict[tuple[float, bool, float], list[nn.Parameter]] = {}
+    for name, parameter in parameters:
+        kind = factors.get(name, 1.0), name in spared, rates.get(name, usual)
+        found.setdefault(kind, []).append(parameter)
+    groups: list[dict[str, Any]] = []
+    for (factor, is_spared, rate), members in sorted(found.items(), key=lambda item: (-item[0][0], *item[0][1:])):
+        group: dict[str, Any] = {"params": members}
+        if factors or rates:
+            group["lr"] = factor * rate
+        if is_spared:
+            group["weight_decay"] = 0.0
+        groups.append(group)
+    return groups
 
 
 def _try_update(optim_class: type[torch.optim.Optimizer], conf: Mapping[str, Any], device: torch.device) -> None:
