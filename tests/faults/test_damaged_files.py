@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.command_families import COMMANDS
 from tests.faults.damage import Reader, try_reader
 from tests.faults.file_readers import READERS as FILES
 from tests.faults.model_readers import MODEL_READERS
@@ -35,6 +36,12 @@ def test_damaged_files(reader: Reader, tmp_path: Path) -> None:
 def test_many_damaged_files(reader: Reader, tmp_path: Path) -> None:
     """200 trials for each kind: more than 10,000 damaged files. `make soak` sets a larger number and another seed."""
     assert try_reader(reader, tmp_path, trials=range(1000, 1000 + TRIALS), seed=SEED).faults == []
+
+
+def test_the_numbers_in_security_md() -> None:
+    page = (Path(__file__).parents[2] / "SECURITY.md").read_text(encoding="utf-8")
+    assert f"{len(READERS)} kinds of files are damaged" in page
+    assert f"{len(COMMANDS)} other commands get random options" in page
 
 
 def test_enough_kinds_for_the_number_of_trials() -> None:

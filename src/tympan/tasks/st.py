@@ -73,14 +73,13 @@ class StTask(Task[StTrainConfig]):
 
         assert isinstance(model, StModel)
         encoders = "encoder_conf or of hier_encoder_conf" if config.hier_encoder else "encoder_conf"
-        for name, judge in (("text", model), ("src_text", model.source_side)):
+        sides = (("text", config.text, model), ("src_text", config.src_text, model.source_side))
+        for name, text, side in sides:
             yield from empty_texts(batches, name)
-            if config.use_preprocessor and name in self.tokens(config):
-                check_known(
-                    config.train_data_path_and_name_and_type, name, config.text if name == "text" else config.src_text
-                )
+            if config.use_preprocessor and text.token_list is not None:
+                check_known(config.train_data_path_and_name_and_type, name, text)
             yield from long_texts(batches, name)
-            yield from too_short(judge, batches, config.speed_perturb, text=name, encoders=encoders)
+            yield from too_short(side, batches, config.speed_perturb, text=name, encoders=encoders)
 
 
 @contextmanager
