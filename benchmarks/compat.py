@@ -6,7 +6,7 @@ ESPNET is a checkout of ESPnet's repository; nothing of it is copied. Its recipe
 `lm_train`, `asr_inference` and `convert_config` read them, with the options that its `asr.sh` adds (token list,
 statistics). Models are built with reduced sizes and trained for one step on noise. Published models that a file names
 are replaced by small random ones (compat_stand_ins.py). compat_expected.txt lists the expected result of each file; a
-worse result is an error. `--expect` writes the list again. Its lines `rejected PATH # REASON` are files that ESPnet2
+worse result is an error. `--expect` writes the list again. Its lines with `# REASON` are files that ESPnet2
 rejects too; `peer_compat.py` shows that, and the reasons are written by hand.
 """
 

@@ -220,6 +220,13 @@ def test_dry_run_checks_a_configuration_without_data(beeps: Path, tmp_path: Path
         done = run(beeps, tmp_path, "--dry_run", "true", *options)
         assert done.returncode == 0, done.stderr
         assert "no data was read" in done.stderr
+    (tmp_path / "tokens.txt").write_text("<blank>\n", encoding="utf-8")
+    unknown = ["--token_list", str(tmp_path / "tokens.txt")]
+    done = run(beeps, tmp_path, "--dry_run", "true", "--iterator_type", "none", *unknown)
+    assert done.returncode == 0, done.stderr
+    done = run(beeps, tmp_path, "--dry_run", "true", *unknown)
+    assert done.returncode == 2
+    assert "the unknown token '<unk>' is missing" in done.stderr
     done = run(beeps, tmp_path, "--dry_run", "true", *none, "--encoder_conf", "output_size=15")
     assert done.returncode == 2
     done = run(beeps, tmp_path, "--iterator_type", "none")

@@ -20,7 +20,7 @@ def complete_text(text: TextConfig) -> list[str]:
     """The token list as it is saved: the tokens themselves instead of a file."""
     from tympan.text.codec import read_vocabulary
 
-    return list(read_vocabulary(text).tokens)
+    return list(read_vocabulary(text, converts_text=False).tokens)
 
 
 def tokens_of(text: TextConfig) -> Tokens:

@@ -74,38 +74,42 @@ def build_codec(config: TextConfig, *, find: Find = str, source: str = "token_li
     )
 
 
-def read_vocabulary(config: TextConfig, *, find: Find = str, source: str = "token_list") -> Vocabulary:
+def read_vocabulary(
+    config: TextConfig, *, find: Find = str, source: str = "token_list", converts_text: bool = True
+) -> Vocabulary:
     """Read the tokens of `token_list`: a file, or the list itself, as in a saved configuration.
 
     Whisper's tokens cover every text, so its list has no token for unknown ones. Without a list, its vocabulary file
-    has the tokens, or the tokenizer.json of `hugging_face`.
+    has the tokens, or the tokenizer.json of `hugging_face`. A list that converts no text needs no unknown token.
     """
     if config.token_type in WHISPER_TYPES:
-        return _whisper_vocabulary(config, find=find, source=source)
+        return _whisper_vocabulary(config, find=find, source=source, unk_symbol=EOT if converts_text else None)
+    unk_symbol = config.unk_symbol if converts_text else None
     if config.token_type == "hugging_face" and config.token_list is None and config.bpemodel is not None:
         from tympan.text.hugging_face import read_tokens
 
-        return Vocabulary(read_tokens(Path(find(config.bpemodel))), unk_symbol=config.unk_symbol, source=source)
+        return Vocabulary(read_tokens(Path(find(config.bpemodel))), unk_symbol=unk_symbol, source=source)
     if config.token_list is None:
         raise UserError(
             f"{source} is missing, and --token_type {config.token_type} needs one: give --token_list FILE with one "
             "token per line, such as the one that `tympan tokenize_text --write_vocabulary true` writes"
         )
     if isinstance(config.token_list, str):
-        return read_token_list(find(config.token_list), unk_symbol=config.unk_symbol)
-    return Vocabulary(config.token_list, unk_symbol=config.unk_symbol, source=source)
+        return read_token_list(find(config.token_list), unk_symbol=unk_symbol)
+    return Vocabulary(config.token_list, unk_symbol=unk_symbol, source=source)
 
 
-def _whisper_vocabulary(config: TextConfig, *, find: Find, source: str) -> Vocabulary:
+def _whisper_vocabulary(config: TextConfig, *, find: Find, source: str, unk_symbol: str | None) -> Vocabulary:
     try:
         if isinstance(config.token_list, str):
-            return read_token_list(find(config.token_list), unk_symbol=EOT)
+            return read_token_list(find(config.token_list), unk_symbol=unk_symbol)
         if config.token_list is not None:
-            return Vocabulary(config.token_list, unk_symbol=EOT, source=source)
+            return Vocabulary(config.token_list, unk_symbol=unk_symbol, source=source)
     except UserError as error:
         raise UserError(
             f"--token_type {config.token_type} needs no --token_list, or one of Whisper's: {error}"
         ) from None
     is_file = config.bpemodel is not None and config.bpemodel not in WHISPER_TYPES
     path = find_vocabulary(Path(find(config.bpemodel)) if is_file else None, config.token_type)  # type: ignore[arg-type]
-    return Vocabulary(read_token_strings(require_vocabulary(path, config.token_type)), unk_symbol=EOT, source=source)
+    tokens = read_token_strings(require_vocabulary(path, config.token_type))
+    return Vocabulary(tokens, unk_symbol=unk_symbol, source=source)

@@ -18,16 +18,19 @@ SOS_EOS = "<sos/eos>"
 
 
 class Vocabulary:
-    """Tokens by id. In ESPnet2's order, `<blank>` is first, then `<unk>` and the tokens, and `<sos/eos>` is last."""
+    """Tokens by id. In ESPnet2's order, `<blank>` is first, then `<unk>` and the tokens, and `<sos/eos>` is last.
 
-    def __init__(self, tokens: Iterable[str], *, unk_symbol: str = UNK, source: str = "token list") -> None:
+    With `unk_symbol` None, the list may lack the unknown token, and converts no tokens to ids.
+    """
+
+    def __init__(self, tokens: Iterable[str], *, unk_symbol: str | None = UNK, source: str = "token list") -> None:
         self.tokens: tuple[str, ...] = tuple(tokens)
         self.unk_symbol = unk_symbol
         self._ids: dict[str, int] = {token: number for number, token in enumerate(self.tokens)}
         mistakes = [f"{source}: token '{token}' appears {n} times" for token, n in _repeated(self.tokens).items()]
         if not self.tokens:
             mistakes.append(f"{source}: has no tokens")
-        elif unk_symbol not in self._ids:
+        elif unk_symbol is not None and unk_symbol not in self._ids:
             mistakes.append(
                 f"{source}: the unknown token '{unk_symbol}' is missing; add it, usually as the second line, or set "
                 "preprocessor_conf unk_symbol to the name that it has there"
@@ -43,6 +46,7 @@ class Vocabulary:
 
     @property
     def unk_id(self) -> int:
+        assert self.unk_symbol is not None, "the list was read to convert no text"
         return self._ids[self.unk_symbol]
 
     @property
@@ -68,7 +72,7 @@ class Vocabulary:
         return [self.tokens[number] for number in ids]
 
 
-def read_token_list(path: str | os.PathLike[str], *, unk_symbol: str = UNK) -> Vocabulary:
+def read_token_list(path: str | os.PathLike[str], *, unk_symbol: str | None = UNK) -> Vocabulary:
     """Read ESPnet2's tokens.txt (one token per line, ids count from 0) or ESPnet1's units.txt (`token id`)."""
     lines = _read_lines(Path(path))
     if lines and all(_is_unit(line) for line in lines):
