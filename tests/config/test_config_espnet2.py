@@ -254,6 +254,7 @@ def test_printed_config_prints_itself(
         (StTrainConfig, "preprocessor_conf.audio_pad_value", 1.5),
         (StTrainConfig, "preprocessor_conf.text_name", ["text", "src_text"]),
         (LmTrainConfig, "model_conf.length_normalized_loss", False),
+        (LmTrainConfig, "optim_conf.foreach", True),
     ],
 )
 def test_config_of_a_run_has_no_keys_that_releases_of_espnet2_reject(
@@ -261,7 +262,7 @@ def test_config_of_a_run_has_no_keys_that_releases_of_espnet2_reject(
 ) -> None:
     """ESPnet2 gives every key of a `_conf` to its class, so it could not load the model."""
     option, name = key.split(".")
-    argv = MODEL if schema is not LmTrainConfig else []
+    argv = MODEL if schema is not LmTrainConfig else ["--optim", "sgd"]
     config = parse_training(schema, argv, prog="t")
     kept = yaml.safe_load(dump_run_config(config))
     assert name not in kept[option]
@@ -271,6 +272,14 @@ def test_config_of_a_run_has_no_keys_that_releases_of_espnet2_reject(
     assert dump_config(load_training_config(schema, path)) == dump_config(config)
     changed = parse_training(schema, [*argv, f"--{option}", f"{name}={other}"], prog="t")
     assert yaml.safe_load(dump_run_config(changed))[option][name] == other
+
+
+@pytest.mark.parametrize("decoder", ["transducer", "stateless"])
+def test_config_of_a_run_leaves_out_what_espnet2_gives_to_its_transducers(decoder: str) -> None:
+    """ESPnet2 fails if decoder_conf has embed_pad too."""
+    config = parse_training(AsrTrainConfig, ["--decoder", decoder], prog="t")
+    assert config.decoder_conf["embed_pad"] == 0
+    assert "embed_pad" not in yaml.safe_load(dump_run_config(config))["decoder_conf"]
 
 
 @pytest.mark.parametrize(

@@ -234,6 +234,15 @@ def test_dry_run_checks_a_configuration_without_data(beeps: Path, tmp_path: Path
     assert "none can be used only with --dry_run true" in done.stderr
 
 
+def test_a_dry_run_without_data_needs_no_weights_to_start_from(beeps: Path, tmp_path: Path) -> None:
+    """ESPnet2 checks recipes before the models that they begin with exist."""
+    options = ["--dry_run", "true", "--init_param", str(tmp_path / "first.pth")]
+    done = run(beeps, tmp_path, *options, "--iterator_type", "none")
+    assert done.returncode == 0, done.stderr
+    assert "first.pth: no such file; a dry run without data goes on" in done.stderr
+    assert run(beeps, tmp_path, *options).returncode == 2
+
+
 def test_utterances_too_short_for_ctc_are_listed(beeps: Path, tmp_path: Path) -> None:
     corpus = beeps.parent
     text = (corpus / "train" / "text").read_text(encoding="utf-8").splitlines()

@@ -64,6 +64,10 @@ _OWN_KEYS: dict[str, frozenset[str]] = {
     "encoder_conf": frozenset({"architecture"}),
     "postencoder_conf": frozenset({"architecture"}),
     "decoder_conf": frozenset({"architecture"}),
+    # ESPnet2 gives it to the class itself.
+    "decoder_conf:transducer": frozenset({"embed_pad"}),
+    "decoder_conf:stateless": frozenset({"embed_pad"}),
+    "optim_conf:sgd": frozenset({"maximize", "foreach", "differentiable", "fused"}),
     # The others differ in speech translation only: ESPnet2's class lacks them, or has another default of text_name.
     "preprocessor_conf": frozenset(
         {

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 from torch import nn
 
@@ -20,7 +22,7 @@ from tympan.training.update import trainable
 def prepared_model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = True) -> nn.Module:
     """The model with its first weights and adapters, and with frozen parts.
 
-    `is_pretrained` false leaves out the files of pretrained parts.
+    `is_pretrained` false leaves out the files of pretrained parts, and files of --init_param that do not exist.
     """
     model = task.build_model(config)
     _load_weights(model, config, is_pretrained=is_pretrained)
@@ -40,13 +42,23 @@ def prepared_model(task: AnyTask, config: TrainConfig, *, is_pretrained: bool = 
 def _load_weights(model: nn.Module, config: TrainConfig, *, is_pretrained: bool) -> None:
     """Load the weights of --init_param, and those of pretrained parts that they lack."""
 
+    entries = config.init_param if is_pretrained else _existing(config.init_param)
+
     def load_given() -> set[str]:
-        found = (init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch) for entry in config.init_param)
+        found = (init_from(model, entry, ignore_mismatch=config.ignore_init_mismatch) for entry in entries)
         return {name for names in found for name in names}
 
     loaded = load_given()
     if is_pretrained and load_pretrained_parts(model, loaded=loaded) and loaded:
         load_given()  # these are more important
+
+
+def _existing(entries: Sequence[str]) -> list[str]:
+    """The entries of --init_param whose file exists."""
+    found = {entry: Path(entry.partition(":")[0]).exists() for entry in entries}
+    for entry in (entry for entry, exists in found.items() if not exists):
+        logging.warning("--init_param %s: no such file; a dry run without data goes on without it", entry)
+    return [entry for entry, exists in found.items() if exists]
 
 
 def report_size(model: nn.Module) -> None:
