@@ -45,9 +45,11 @@ def test_a_missing_package_is_named_with_its_install_command(
             "raise ImportError('libsndfile.so: cannot open')",
             "can't be imported (ImportError: libsndfile.so: cannot open)",
         ),
+        ("raise RuntimeError('built for numpy 1')", "can't be imported (RuntimeError: built for numpy 1)"),
+        ("None.name", "can't be imported (AttributeError: 'NoneType' object has no attribute 'name')"),
         ("import no_such_package", "needs 'no_such_package', which is not installed: pip install no_such_package"),
     ],
-    ids=["OSError", "ImportError", "dependency"],
+    ids=["OSError", "ImportError", "RuntimeError", "AttributeError", "dependency"],
 )
 def test_a_broken_package_is_named(line: str, reason: str, tmp_path: Path) -> None:
     (tmp_path / "soundfile.py").write_text(f"{line}\n")
@@ -58,6 +60,7 @@ def test_a_broken_package_is_named(line: str, reason: str, tmp_path: Path) -> No
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize("kind", ["ImportError", "RuntimeError"])
 @pytest.mark.parametrize(
     ("package", "argv", "purpose"),
     [
@@ -73,12 +76,12 @@ def test_a_broken_package_is_named(line: str, reason: str, tmp_path: Path) -> No
     ],
 )
 def test_a_broken_extra_is_not_called_missing(
-    package: str, argv: list[str], purpose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: str, argv: list[str], purpose: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`pip install 'tympan[wandb]'` installs nothing where wandb is installed and broken."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stubs").mkdir()
-    (tmp_path / "stubs" / f"{package}.py").write_text("raise ImportError('libfoo.so.1: cannot open')\n")
+    (tmp_path / "stubs" / f"{package}.py").write_text(f"raise {kind}('libfoo.so.1: cannot open')\n")
     for name, line in (("text", "a GO\n"), ("utt2spk", "a a\n"), ("wav.scp", "a a.wav\n")):
         (tmp_path / name).write_text(line)
     (tmp_path / "saved").mkdir()
@@ -87,7 +90,7 @@ def test_a_broken_extra_is_not_called_missing(
     assert "Traceback" not in done.stderr
     assert purpose in done.stderr
     again = f"pip install --force-reinstall --no-deps {package.replace('_', '-')}"
-    assert f"can't be imported (ImportError: libfoo.so.1: cannot open). Install it again: {again}" in done.stderr
+    assert f"can't be imported ({kind}: libfoo.so.1: cannot open). Install it again: {again}" in done.stderr
     assert done.returncode == 2
     missing = run(BLOCK.format(name=package, argv=argv))
     assert f"needs the package {package}: {install_command(package)}" in missing.stderr

@@ -14,7 +14,7 @@ from tympan.data.kaldi_dir import DataDir
 from tympan.data.manifest import IDS, SPEAKERS, TEXTS, clean_id, first_value
 from tympan.errors import UserError, check_faults
 from tympan.runtime.atomic import atomic_write
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 
 AUDIO = "audio"
 SUFFIXES = {"WAV": ".wav", "WAVEX": ".wav", "FLAC": ".flac", "OGG": ".ogg", "MPEG": ".mp3", "MP3": ".mp3"}
@@ -50,10 +50,7 @@ def read_dataset(folder: Path, *, audio_dir: Path, split: str | None = None) -> 
 
 
 def _open(folder: Path, split: str | None) -> Any:
-    try:
-        package = importlib.import_module("datasets")
-    except ImportError as error:
-        raise package_error(error, "datasets", f"{folder} is a dataset of Hugging Face; reading it") from None
+    package = import_optional("datasets", f"{folder} is a dataset of Hugging Face; reading it")
     try:
         found = package.load_from_disk(str(folder))
     except Exception as error:  # the package raises errors of many kinds

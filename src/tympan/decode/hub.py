@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import glob
-import importlib
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
@@ -13,7 +12,7 @@ from typing import Any
 
 from tympan.config.yaml_text import read_mapping
 from tympan.errors import UserError
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 
 CONFIGS = ("config.yaml", "config.json")
 SUFFIXES = frozenset(
@@ -111,10 +110,7 @@ def _fetch(hub: Any, name: str, weights: Sequence[str]) -> Path:
 
 
 def _package(what: str) -> Any:
-    try:
-        return importlib.import_module("huggingface_hub")
-    except ImportError as error:
-        raise package_error(error, "huggingface_hub", what) from None
+    return import_optional("huggingface_hub", what)
 
 
 @contextmanager

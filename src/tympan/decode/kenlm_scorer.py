@@ -6,7 +6,6 @@ in ESPnet. The scores of a context are kept, because hypotheses share contexts. 
 
 from __future__ import annotations
 
-import importlib
 import json
 import subprocess
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from tympan.errors import UserError
 from tympan.files import explained
 from tympan.nn.beam_state import STATIC, BeamState
 from tympan.runtime.child import code_command
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 
 MOST_TRIED = 1_000
 """Words that are scored to find out whether a file is damaged."""
@@ -125,7 +124,6 @@ def _try_in_child(path: Path, words: Sequence[str]) -> None:
 
 def _kenlm() -> Any:
     try:
-        return importlib.import_module("kenlm")
-    except ImportError as error:
-        reason = package_error(error, "kenlm", "a binary file of KenLM")
+        return import_optional("kenlm", "a binary file of KenLM")
+    except UserError as reason:
         raise UserError(f"{reason}. Without it, use the ARPA file from which the binary file was built") from None

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from tympan.errors import UserError
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 
 _SYNCHRONOUS = 2  # espeak_AUDIO_OUTPUT: samples come through the callback before espeak_Synth returns
 _DONT_EXIT = 0x8000
@@ -77,10 +77,7 @@ class Synthesizer:
 
 
 def _load() -> ctypes.CDLL:
-    try:
-        import espeakng_loader
-    except ImportError as error:
-        raise package_error(error, "espeakng_loader", "speech synthesis with espeak-ng") from error
+    espeakng_loader = import_optional("espeakng_loader", "speech synthesis with espeak-ng")
     library = ctypes.CDLL(espeakng_loader.get_library_path())
     library.espeak_TextToPhonemes.restype = ctypes.c_char_p
     home = Path(espeakng_loader.get_data_path()).parent

@@ -68,6 +68,14 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
         elif str(error).startswith(FAILED_EXTENSION):
             message = describe_broken("torch", error)
         else:
+            message = describe_import_error(error)
+        if message is None:
+            raise
+        _report(message)
+        return 2
+    except Exception as error:  # a package may raise anything while it is imported
+        message = describe_import_error(error)
+        if message is None:
             raise
         _report(message)
         return 2

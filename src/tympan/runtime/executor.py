@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from tympan.errors import UserError
 from tympan.runtime.child import spawn_context
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -188,10 +188,7 @@ class _Dask:
             raise UserError(
                 "--executor dask needs --dask_address tcp://HOST:PORT, the address that `dask scheduler` prints"
             )
-        try:
-            import distributed
-        except ImportError as error:
-            raise package_error(error, "distributed", "--executor dask") from None
+        distributed = import_optional("distributed", "--executor dask")
         try:
             from distributed.comm import get_address_host_port
 

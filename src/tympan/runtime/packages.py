@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from types import TracebackType
+from typing import Any
 
 from tympan.errors import UserError
 
@@ -55,21 +56,23 @@ def install_command(package: str, *, again: bool = False) -> str:
     return f"pip install {NEEDED.get(package, extra)}"
 
 
-def package_error(error: ImportError, package: str, purpose: str) -> UserError:
-    """An error for an optional package that `purpose` needs, and that is missing or can't be imported."""
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
-        return UserError(f"{purpose} needs the package {package}: {install_command(package)}")
-    return UserError(f"{purpose}: {describe_import_error(error, package)}")
+def import_optional(module: str, purpose: str) -> Any:
+    """A module of an optional package that `purpose` needs. UserError if it is missing or can't be imported."""
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a package may raise anything while it is imported
+        if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
+            raise UserError(f"{purpose} needs the package {package}: {install_command(package)}") from None
+        raise UserError(f"{purpose}: {describe_import_error(error, package)}") from None
 
 
 def import_fault(package: str) -> str | None:
     """Return why a package can't be imported and how to fix it, or None if it can be imported."""
     try:
         importlib.import_module(package)
-    except ImportError as error:
-        return describe_import_error(error, package)
     except Exception as error:  # a package may raise anything while it is imported
-        return describe_broken(package, error)
+        return describe_import_error(error, package)
     return None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tympan.errors import UserError
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 from tympan.score.result import shorten
 
 logger = logging.getLogger(__name__)
@@ -97,11 +97,7 @@ def _reference_texts(name: str, given: Sequence[str] | str) -> list[str]:
 
 
 def _import_metrics() -> Any:
-    try:
-        from sacrebleu import metrics
-    except ImportError as error:
-        raise package_error(error, "sacrebleu", "BLEU and chrF scoring") from None
-    return metrics
+    return import_optional("sacrebleu.metrics", "BLEU and chrF scoring")
 
 
 def _build_bleu(metrics: Any, *, lowercase: bool, tokenize: str, effective_order: bool = False) -> Any:

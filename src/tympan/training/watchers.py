@@ -19,7 +19,7 @@ from tympan.config.train import TrainConfig
 from tympan.data.batch import Batches
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
-from tympan.runtime.packages import package_error
+from tympan.runtime.packages import import_optional
 from tympan.training.attention_plots import AttentionPlots
 from tympan.training.curves import Curves, Quiet, TensorBoard
 from tympan.training.reporter import Done, EpochReporter, Reporter
@@ -129,10 +129,7 @@ class WeightsAndBiases(Quiet):
         self, *, directory: Path, config: Mapping[str, Any], id: str | None, is_resumed: bool, **options: Any
     ) -> None:
         """`options` are passed to `wandb.init`. If `id` is None, a resumed run uses the id it had before."""
-        try:
-            import wandb
-        except ImportError as error:
-            raise package_error(error, "wandb", "--use_wandb true") from None
+        wandb = import_optional("wandb", "--use_wandb true")
         note = directory / RUN_ID
         if id is None:
             id = note.read_text(encoding="utf-8").strip() if is_resumed and note.is_file() else secrets.token_hex(4)
