@@ -61,6 +61,7 @@ def test_the_documented_encoder_is_decoded(tmp_path: Path, monkeypatch: pytest.M
 ESPNET_FORM = """
 import torch
 from torch import nn
+from tympan.models.encoder.output import EncoderOutput
 
 class Enc(nn.Module):
     def __init__(self, input_size: int, output_size: int = 8):
@@ -96,6 +97,45 @@ class OneTensor(Enc):
 class OtherSize(Enc):
     def output_size(self):
         return 5
+
+class NoLengths(Enc):
+    def forward(self, xs_pad, ilens, prev_states=None):
+        return super().forward(xs_pad, ilens)[0], None, None
+
+class OneArgument(Enc):
+    def forward(self, xs_pad):
+        return super().forward(xs_pad, None)
+
+class Own(nn.Module):
+    def __init__(self, *, input_size: int):
+        super().__init__()
+        self.output_size = input_size
+
+    def forward(self, features, lengths):
+        return EncoderOutput(features, lengths)
+
+    def output_lengths(self, lengths):
+        return lengths
+
+class FloatLengths(Own):
+    def forward(self, features, lengths):
+        return EncoderOutput(features, lengths.float())
+
+class OneLength(Own):
+    def forward(self, features, lengths):
+        return EncoderOutput(features, lengths.max())
+
+class TooLong(Own):
+    def forward(self, features, lengths):
+        return EncoderOutput(features, lengths + 1)
+
+class OtherLengths(Own):
+    def output_lengths(self, lengths):
+        return lengths // 2
+
+class NoArgument(Own):
+    def output_lengths(self):
+        return 1
 
 class NoInputSize(nn.Module):
     def __init__(self, output_size: int = 8):
@@ -145,3 +185,25 @@ def test_what_an_encoder_does_wrong(module: str) -> None:
         build_encoder(f"{module}:OtherSize", {}, input_size=6)(features, lengths)
     with pytest.raises(UserError, match=r"NoInputSize: __init__ must take input_size"):
         build_encoder(f"{module}:NoInputSize", {}, input_size=6)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("NoLengths", "forward must return the lengths as a tensor of integers (batch,); it returned NoneType"),
+        (
+            "FloatLengths",
+            "forward must return the lengths as a tensor of integers (batch,); it returned torch.float32 ",
+        ),
+        ("OneLength", "forward must return the lengths as a tensor of integers (batch,); it returned torch.int64 ()"),
+        ("TooLong", "forward returned a length of 10, but an output of 9 frames"),
+        ("OtherLengths", "forward returned the lengths [9], but output_lengths returned [4] for the same recordings"),
+        ("OneArgument", "forward must take (features, lengths)"),
+        ("NoArgument", "output_lengths must take (lengths)"),
+    ],
+)
+def test_lengths_and_arguments(module: str, name: str, message: str) -> None:
+    """Each ended in a traceback from inside of torch, or was not noticed."""
+    with pytest.raises(UserError) as caught:
+        build_encoder(f"{module}:{name}", {}, input_size=6)(torch.randn(1, 9, 6), torch.tensor([9]))
+    assert f"encoder {module}:{name}: {message}" in str(caught.value)

@@ -44,6 +44,7 @@ def test_sets_and_estimate_before_stage_0(mine: Path, capsys: pytest.CaptureFixt
     assert f"3.0 s of training data (counted now); {speeds}" in said
     assert "   4 train  " in said
     assert said.endswith("all checks passed\n")
+    assert "archives" not in said, "own data are not in archives"
 
 
 def test_faults_of_the_data_are_reported(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,7 +53,7 @@ def test_faults_of_the_data_are_reported(mine: Path, capsys: pytest.CaptureFixtu
     text.write_bytes(text.read_bytes().replace(b"\n", b"\r\n"))
     with pytest.raises(UserError) as caught:
         check()
-    assert "train1.wav: there is no such file" in str(caught.value)
+    assert str(caught.value).count("train1.wav: there is no such file") == 1, "not again as a mistake of the training"
     assert re.search(r"dev/text:1: the line ends with .*\(and 2 more like this\)\n", str(caught.value))
     assert f"`tympan validate_data {mine.parent / 'train'}` lists all faults" in str(caught.value)
     assert "all checks passed" not in capsys.readouterr().out
@@ -90,7 +91,11 @@ def test_channels_that_differ_are_explained(
     new_recipe(NewOptions(name=tmp_path / "mine", **sets))
     monkeypatch.chdir(tmp_path / "mine")
     assert check("--stop_stage", "0") == 0
-    assert "the channels of 3 of 3 multi-channel recordings differ, such as" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the channels of 3 of 3 multi-channel recordings differ, such as" in said
+    assert "add 'channel: N' to the training configuration (in a recipe, conf/train.yaml)" in said, (
+        "run.sh has no option --channel"
+    )
 
 
 def test_a_lexicon_of_another_language(mine: Path) -> None:

@@ -18,6 +18,8 @@ from tympan.config.asr import AsrTrainConfig
 from tympan.data.kaldi_dir import DataDir
 from tympan.errors import UserError
 from tympan.recipe.common_voice import COMMON_VOICE
+from tympan.recipe.corpus import write_sets
+from tympan.recipe.librispeech import MINI_LIBRISPEECH
 from tympan.recipe.mandarin import AISHELL2, THCHS30
 
 
@@ -113,3 +115,14 @@ def test_common_voice_resamples_its_clips() -> None:
     conf = Path(__file__).parents[2] / "egs" / "commonvoice" / "asr1" / "conf" / "train.yaml"
     config = parse_training(AsrTrainConfig, ["--config", str(conf)], prog="asr_train")
     assert (config.resample, config.frontend_conf["fs"]) == (True, 16000)
+
+
+def test_a_corpus_without_download_says_where_its_data_come_from(tmp_path: Path) -> None:
+    """Before, `--check` found no mistake, and stage 0 advised to unpack an archive again."""
+    with pytest.raises(UserError, match=r"has none of iOS/data/trans\.txt, .*aishelltech.*pass .* as --data"):
+        AISHELL2.sets(tmp_path)
+
+
+def test_an_empty_download_directory_is_not_called_incomplete(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"does not contain the unpacked corpus: .*let stage -1 download"):
+        write_sets(MINI_LIBRISPEECH, tmp_path, tmp_path / "out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from tympan.recipe.custom import new_recipe
 from tympan.recipe.options import NewOptions
 from tympan.recipe.recipe import Recipe, parse_options
 from tympan.recipe.sizing import Plan, choose_tokens, make_plan, size_for, spelled
-from tympan.recipe.survey import Survey, common_rate, several_channels, shared, survey
+from tympan.recipe.survey import Survey, common_rate, low_rates, several_channels, shared, survey
 from tympan.recipe.training_steps import asr_arguments
 
 
@@ -60,6 +60,32 @@ def test_what_sets_share(tmp_path: Path) -> None:
     same = shared(train, train)
     assert same[0].startswith("3 of 3 recordings of ")
     assert same[1].startswith("1 of 1 speakers of ")
+
+
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({16000: 99, 8000: 1}, 16000),
+        ({16000: 1, 8000: 99}, 8000),
+        ({48000: 60, 44100: 40}, 16000),
+        ({11025: 10}, 0),
+        ({44100: 10, 11025: 90}, 11025),
+    ],
+)
+def test_the_rate_of_most_recordings_is_the_rate_of_the_model(rates: Mapping[int, int], expected: int) -> None:
+    """Before, one recording of 8 kHz among a thousand of 16 kHz took half the band from all of them."""
+    assert common_rate([replace(of_hours(1.0), rates=rates)]) == expected
+
+
+def test_recordings_with_less_than_the_rate_of_the_model_are_counted() -> None:
+    train = replace(of_hours(1.0), rates={16000: 98, 8000: 2})
+    assert "16000 Hz (2 of 100 recordings have 8000 Hz)" in train.describe()
+    (line,) = low_rates([train], 16000)
+    assert line == (
+        "2 of 100 recordings of train have a lower sample rate than the model's 16000 Hz (8000 Hz): "
+        "they lack the upper part of the band"
+    )
+    assert low_rates([train], 8000) == []
 
 
 def test_missing_audio_is_reported_with_the_command_that_lists_all(tmp_path: Path) -> None:
@@ -216,6 +242,31 @@ def test_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lm_text: boo
         )
     else:
         assert "1 of 4 dev words (25.0 %) are unknown to the language model, such as POST" in "\n".join(said)
+
+
+CHOICES = {
+    "accum_grad", "batch_bins", "batch_type", "beam_size", "best_model_criterion", "ctc_weight", "decoder",
+    "dropout_rate", "freq_mask_width_range", "fs", "hop_length", "interctc_layer_idx", "keep_nbest_models", "lm",
+    "lm_weight", "max_epoch", "max_lr", "n_mels", "ngram_weight", "nlayers", "normalize", "num_blocks", "patience",
+    "resample", "search", "specaug", "speed_perturb", "time_mask_width_ratio_range", "total_steps", "use_amp",
+    "weight_decay", "win_length",
+}  # fmt: skip
+"""Keys of the configuration files that are a choice, not a detail of a part."""
+
+
+@pytest.mark.parametrize("hours", [0.2, 10.0])
+def test_every_choice_has_a_comment(tmp_path: Path, hours: float) -> None:
+    """At the end of its line, or in the line before."""
+    train, dev = long_data_dir(tmp_path / "train", hours), long_data_dir(tmp_path / "dev", 0.1)
+    new_recipe(NewOptions(name=tmp_path / "mine", train_dir=train, dev_dir=dev))
+    for path in (tmp_path / "mine" / "conf").glob("*.yaml"):
+        if path.name == "specaug.yaml":  # for stored features; of ESPnet1
+            continue
+        before = ""
+        for line in path.read_text(encoding="utf-8").splitlines():
+            key = line.strip().removeprefix("- ").partition(":")[0]
+            assert key not in CHOICES or "#" in line or before.lstrip().startswith("#"), f"{path.name}: {line}"
+            before = line
 
 
 def test_paths_relative_to_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,8 +118,10 @@ def test_the_log_has_the_speeds(corpus: Path, caplog: pytest.LogCaptureFixture) 
     caplog.set_level("INFO")
     data_of(asr_config(corpus, "--batch_type=unsorted", "--speed_perturb=0.9"))
     assert "speed perturbation: one of 0.9 for each utterance" in caplog.text
-    data_of(asr_config(corpus, "--batch_type=unsorted"))
-    assert "speed perturbation: none" in caplog.text
+    for none in ([], ["--speed_perturb=1.0"]):
+        caplog.clear()
+        data_of(asr_config(corpus, "--batch_type=unsorted", *none))
+        assert "speed perturbation: none" in caplog.text
 
 
 def test_effects_of_preprocessor_conf(corpus: Path) -> None:

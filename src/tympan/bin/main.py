@@ -130,3 +130,7 @@ def _listing() -> str:
     for title, names in GROUPS.items():
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {known[name]}" for name in names)]
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    raise SystemExit(cli())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -24,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     from tympan.recipe.run import last_options, run_recipe, show_status
 
     if arguments[:1] != ["status"]:
-        return run_recipe(parse_options(arguments, description=__doc__))
+        # run.sh changes the directory, so relative paths could not be copied into the user's shell.
+        return run_recipe(parse_options(arguments, description=__doc__), shown_from=Path.cwd())
     return show_status(parse_options(arguments[1:], description=__doc__) if arguments[1:] else last_options())
 
 

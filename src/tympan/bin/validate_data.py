@@ -27,7 +27,7 @@ class Options:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse_args(Options, argv, prog="tympan validate_data", description=__doc__)
 
-    from tympan.data.validate import validate
+    from tympan.data.validate import FIXES, validate
     from tympan.runtime.atomic import atomic_write
 
     reports = [
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(report.kinds().items()))
         print(f"{report.describe()}: {kinds or 'no faults'}")
         if report.errors:
-            print(f"`tympan fix_data {report.path}` drops broken entries and keeps a copy of the files")
+            print(f"`tympan fix_data {report.path}` {FIXES}")
     if options.report is not None:
         with atomic_write(options.report) as stream:
             stream.writelines(f"{fault}\n" for report in reports for fault in report.faults)

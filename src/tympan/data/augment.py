@@ -161,6 +161,13 @@ class WaveformAugmentation:
         return _repeated(whole, length, int(rng.integers(whole.shape[1])))
 
 
+def describe_speeds(factors: Sequence[float]) -> str:
+    """The effective factors of speed perturbation. Every utterance gets one of them."""
+    if set(factors) <= {1.0}:
+        return "none"
+    return f"one of {' '.join(f'{factor:g}' for factor in factors)} for each utterance"
+
+
 def parse_db_range(text: str) -> tuple[float, float]:
     """Parse a range in dB: `13_15` or `10`."""
     parts = text.split("_")

@@ -61,6 +61,10 @@ class Report:
         return text
 
 
+FIXES = "sorts the files, removes carriage returns and drops entries that can't be used; it keeps a copy"
+"""What `tympan fix_data` does."""
+
+
 def validate(
     directory: Path,
     *,
@@ -292,7 +296,8 @@ def _channel_faults(wav: ScannedTable, infos: Infos, different: Sequence[str]) -
             0,
             "different-channels",
             f"the channels of {len(different)} of {several} multi-channel recordings differ, such as those of "
-            f"'{different[0]}'; training and decoding use their mean unless --channel N chooses one",
+            f"'{different[0]}'; training and decoding use their mean. To use channel N alone, "
+            "counted from 0, add 'channel: N' to the training configuration (in a recipe, conf/train.yaml)",
             is_warning=True,
         )
 

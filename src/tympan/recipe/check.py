@@ -55,9 +55,10 @@ def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
     print("machine")
     for name, value in machine(Path.cwd()):
         print(f"  {name:<10} {value}")
-    print("archives")
-    for line in describe_archives(recipe.corpus, recipe.options, start=start):
-        print(f"  {line}")
+    if not recipe.corpus.directories and start <= 0:
+        print("archives")
+        for line in describe_archives(recipe.corpus, recipe.options, start=start):
+            print(f"  {line}")
     problems = _check_data(recipe) if start <= 0 <= stop else []
     print("configuration")
     for name, error in _configurations(recipe, start, stop, builds_model=True):
@@ -74,7 +75,7 @@ def check_recipe(recipe: Recipe, start: int, stop: int) -> int:
 
 def _check_data(recipe: Recipe) -> list[str]:
     """Validate the data directories that stage 0 reads, and print a line for each. Returns their errors."""
-    from tympan.data.validate import validate
+    from tympan.data.validate import FIXES, validate
 
     if not recipe.corpus.directories:
         return []
@@ -94,8 +95,7 @@ def _check_data(recipe: Recipe) -> list[str]:
             quoted = shlex.quote(str(place))
             problems += [
                 *_examples(report.errors),
-                f"`tympan validate_data {quoted}` lists all faults. `tympan fix_data {quoted}` sorts the files, "
-                "removes carriage returns and drops entries that can't be used; it keeps a copy.",
+                f"`tympan validate_data {quoted}` lists all faults. `tympan fix_data {quoted}` {FIXES}.",
             ]
     return problems
 
@@ -219,7 +219,10 @@ def _check_schedule(recipe: Recipe, config: AsrTrainConfig) -> None:
     if not config.takes_audio or config.batch_type == "folded" or _mistake(recipe.corpus.check) is not None:
         return
     batches = config.num_iters_per_epoch
-    found = replace(survey(place), model_rate=recipe.features.steps_per_second if config.resample else 0)
+    try:
+        found = replace(survey(place), model_rate=recipe.features.steps_per_second if config.resample else 0)
+    except UserError:
+        return  # reported with the data
     updates = updates_per_epoch(found, config, accum_grad=config.accum_grad)
     needed = config.max_epoch * (updates if batches is None else -(-batches // config.accum_grad))
     if needed > total:

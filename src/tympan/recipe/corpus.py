@@ -21,6 +21,10 @@ from tympan.recipe.stage import Step
 DATA = Path("data")
 LABELS = ("text", "utt2spk")
 """Files of a data directory that do not change its audio."""
+NOT_UNPACKED = (
+    "does not contain the unpacked corpus: give the right directory (--data), or let stage -1 download and unpack it "
+    "(--stage -1)."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +187,7 @@ def data_steps(corpus: Corpus, options: RecipeOptions) -> list[Step]:
     for name in corpus.sets(data):
         files = ["wav.scp", *LABELS] + (["segments"] if name in corpus.segmented else [])
         makes += [DATA / name / file for file in files]
-    remedy = (
-        f"{data} does not contain the unpacked corpus: give the right directory (--data), or let stage -1 download "
-        "and unpack it (--stage -1)."
-    )
+    remedy = f"{data} {NOT_UNPACKED}"
     run = partial(write_sets, corpus, data, DATA)
     return [
         Step("prepare data", run, corpus.sources(data), makes, remedy=remedy if corpus.archives else ""),
@@ -197,7 +198,9 @@ def write_sets(corpus: Corpus, data: Path, out: Path) -> None:
     """Prepare the sets, write their data directories to `out`, and print what is in them."""
     present = corpus.sets(data)
     if corpus.train not in present or corpus.dev not in present:
-        listed = " and ".join(f"'{name}'" for name in present) or "no sets"
+        if not present:
+            raise UserError(f"{data} {NOT_UNPACKED}")
+        listed = " and ".join(f"'{name}'" for name in present)
         raise UserError(
             f"{data} has {listed}, but training needs '{corpus.train}' and '{corpus.dev}'. The corpus is incomplete: "
             "unpack it again (--stage -1 --force), or give the right directory (--data)."

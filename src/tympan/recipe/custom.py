@@ -18,7 +18,7 @@ from tympan.errors import UserError
 from tympan.recipe.corpus import LABELS, Corpus, data_files
 from tympan.recipe.draft import make_draft
 from tympan.recipe.options import NewOptions, RecipeOptions
-from tympan.recipe.survey import common_rate, several_channels, shared, survey
+from tympan.recipe.survey import common_rate, low_rates, several_channels, shared, survey
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.child import PYTHON
 
@@ -117,7 +117,7 @@ def new_recipe(options: NewOptions) -> list[str]:
     (options.name / "run.sh").chmod(0o755)
     described = [f"{found.path}: {found.describe()}" for found in (train, dev, *tests)]
     warnings = [line for other in (dev, *tests) for line in shared(train, other)]
-    warnings += several_channels([train, dev, *tests])
+    warnings += [*low_rates([train, dev, *tests], train.trained_rate), *several_channels([train, dev, *tests])]
     return [*described, *draft.notes, *(f"warning: {line}" for line in dict.fromkeys(warnings))]
 
 

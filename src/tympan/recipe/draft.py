@@ -108,6 +108,7 @@ def _training_values(plan: Plan, train: Survey, *, on_cpu: bool) -> Mapping[str,
         "batch_bins": plan.batch_bins,
         "accum_grad": plan.accum_grad,
         "epochs": plan.epochs,
+        "epochs_reason": _epochs_reason(plan),
         "amp": _amp() if on_cpu else "false     # mixed precision; true is faster on most accelerators",
         "max_lr": f"{size.max_lr:.4f}",
         "total_steps": plan.total_steps,
@@ -121,6 +122,12 @@ def _resample(train: Survey) -> str:
     if train.model_rate:
         return f"true    # the recordings have other sample rates or more than {train.model_rate} Hz"
     return "false    # true: convert recordings of other sample rates"
+
+
+def _epochs_reason(plan: Plan) -> str:
+    if plan.size is SIZES[0]:
+        return f"{plan.size.epochs} for an hour of speech; more for less, because an epoch is then shorter"
+    return f"for {_range(plan)} of data; fewer for more, because an epoch is then longer"
 
 
 def _amp() -> str:

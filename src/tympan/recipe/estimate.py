@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.config.train import TrainConfig
+from tympan.data.augment import describe_speeds
 from tympan.data.kaldi_dir import read_table
 from tympan.recipe.console import in_bytes, in_words
 from tympan.recipe.corpus import DATA, Corpus
@@ -136,10 +137,7 @@ def _speeds(recipe: Recipe, asr: AsrTrainConfig) -> str:
     if recipe.features.copies != 1.0:
         factors = " ".join(f"{factor:g}" for factor in recipe.options.speed_factors)
         return f"speed perturbation: copies at the speeds {factors}, {recipe.features.copies:.2f} times as much data"
-    factors = " ".join(f"{factor:g}" for factor in asr.speed_perturb or [])
-    if not factors:
-        return "no speed perturbation"
-    return f"speed perturbation: one of {factors} for each utterance"
+    return f"speed perturbation: {describe_speeds(asr.speed_perturb)}"
 
 
 def _describe_slowdown(timing: Timing) -> str:

@@ -49,7 +49,14 @@ def prepare_aishell2(data: Path) -> dict[str, DataDir]:
 
 def present_aishell2(data: Path) -> list[str]:
     """Names of the sets that have a `trans.txt`."""
-    return [name for name, folder in AISHELL2_SETS.items() if (data / folder / "trans.txt").is_file()]
+    found = [name for name, folder in AISHELL2_SETS.items() if (data / folder / "trans.txt").is_file()]
+    if not found:
+        files = ", ".join(f"{folder}/trans.txt" for folder in AISHELL2_SETS.values())
+        raise UserError(
+            f"{data} has none of {files}. AISHELL-2 is available on request (aishelltech.com/aishell_2): unpack it, "
+            "and pass the directory that contains iOS as --data."
+        )
+    return found
 
 
 def _aishell2_set(folder: Path) -> DataDir:

@@ -29,7 +29,8 @@ LAST_RUN = HOME / "last_run.json"
 def run_recipe(options: RecipeOptions, *, shown_from: Path = Path()) -> int:
     """Run the stages that the options select. Finished steps are skipped.
 
-    `shown_from` is the path of this directory from the user's shell, so that printed paths can be copied.
+    `shown_from` is the path of this directory from the user's shell, or an absolute path, so that printed paths can be
+    copied.
     """
     from tympan.recipe.check import check_configuration, check_recipe
 

@@ -77,9 +77,15 @@ class Survey:
         mean_s = self.seconds / max(1, self.utterances)
         return (
             f"{amount}, {self.utterances} utterances of {len(self.speakers)} speakers, "
-            f"{mean_s:.1f} s on average, {self.longest_s:.1f} s at most, {self.rate} Hz, "
+            f"{mean_s:.1f} s on average, {self.longest_s:.1f} s at most, {self._describe_rates()}, "
             f"{len(self.words)} different words, {len(self.characters)} characters"
         )
+
+    def _describe_rates(self) -> str:
+        others = {rate: number for rate, number in self.rates.items() if rate != self.rate}
+        if not others:
+            return f"{self.rate} Hz"
+        return f"{self.rate} Hz ({_of_rates(others, sum(self.rates.values()))})"
 
 
 def survey(directory: Path) -> Survey:
@@ -137,10 +143,31 @@ def shared(train: Survey, other: Survey) -> list[str]:
 def common_rate(sets: Sequence[Survey]) -> int:
     """The sample rate to resample all recordings to; 0 if they have one rate that suits a model.
 
-    Higher rates than 16 kHz have little more speech in them and make training slower.
+    It is the lowest of the rates that most recordings of a set have: a few recordings of a lower rate must not take a
+    part of the band from all. Higher rates than 16 kHz have little more speech in them and make training slower.
     """
     rates = {rate for found in sets for rate in found.rates}
-    return min(USUAL_RATE, *rates) if len(rates) > 1 or max(rates) > USUAL_RATE else 0
+    return min(USUAL_RATE, *(found.rate for found in sets)) if len(rates) > 1 or max(rates) > USUAL_RATE else 0
+
+
+def low_rates(sets: Sequence[Survey], model_rate: int) -> list[str]:
+    """Warnings about recordings with a lower sample rate than the model's."""
+    lines = []
+    for found in sets:
+        low = {rate: number for rate, number in found.rates.items() if rate < model_rate}
+        if low:
+            listed = ", ".join(f"{rate} Hz" for rate in sorted(low))
+            lines.append(
+                f"{sum(low.values())} of {sum(found.rates.values())} recordings of {found.path} have a lower sample "
+                f"rate than the model's {model_rate} Hz ({listed}): they lack the upper part of the band"
+            )
+    return lines
+
+
+def _of_rates(rates: Mapping[int, int], total: int) -> str:
+    """`2 of 100 recordings have 8000 Hz`."""
+    listed = ", ".join(f"{rate} Hz" for rate in sorted(rates))
+    return f"{sum(rates.values())} of {total} recordings have {listed}"
 
 
 def several_channels(sets: Sequence[Survey]) -> list[str]:

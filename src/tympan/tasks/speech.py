@@ -101,12 +101,11 @@ def too_short(
 
 
 def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None) -> WaveformAugmentation | None:
-    from tympan.data.augment import WaveformAugmentation, parse_db_range
+    from tympan.data.augment import WaveformAugmentation, describe_speeds, parse_db_range
 
     parse_db_range(config.noise_db_range)  # a mistake in it is reported even if nothing uses it
     effects = conf.get("data_aug_effects")
-    speeds = " ".join(f"{speed:g}" for speed in config.speed_perturb)
-    logging.info("speed perturbation: %s", f"one of {speeds} for each utterance" if speeds else "none")
+    logging.info("speed perturbation: %s", describe_speeds(config.speed_perturb))
     if not any((config.speed_perturb, config.volume_perturb, config.rir_scp, config.noise_scp, effects)):
         return None
     return WaveformAugmentation(

@@ -6,7 +6,8 @@ ESPnet2's encoders have a method `output_size()` and return a tuple (output, len
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -66,6 +67,11 @@ def _own_encoder(name: str, conf: Mapping[str, Any], input_size: int) -> Encoder
 def _as_encoder(built: Any, name: str, input_size: int) -> Encoder:
     has_forward = isinstance(built, nn.Module) and type(built).forward is not nn.Module.forward
     size = getattr(built, "output_size", None)
+    for method, arguments in (("forward", "features, lengths"), ("output_lengths", "lengths")):
+        if not _takes(getattr(built, method, None), arguments.count(",") + 1):
+            raise UserError(
+                f"encoder {name}: {method} must take ({arguments}). docs/extending.md has a complete example"
+            )
     if has_forward and callable(size):
         kind = type(built)
         # The same object with the same parameter names, so that weights of ESPnet2 load.
@@ -85,10 +91,23 @@ def _as_encoder(built: Any, name: str, input_size: int) -> Encoder:
     return built  # type: ignore[no-any-return]
 
 
+def _takes(method: Any, number: int) -> bool:
+    """Whether a method can be called with this number of arguments. True for what is no method, or not Python."""
+    try:
+        inspect.signature(method).bind(*range(number))
+    except ValueError:
+        return True
+    except TypeError:
+        return not callable(method)
+    return True
+
+
 class _Checked(nn.Module):
-    """Checks what a user's encoder returns."""
+    """Checks what a user's encoder returns. The values of the lengths are checked once: reading them takes time."""
 
     output_size: int
+    output_lengths: Callable[[Tensor], Tensor]
+    _tympan_knows_lengths = False
 
     def forward(self, features: Tensor, lengths: Tensor) -> EncoderOutput:
         found = super().forward(features, lengths)
@@ -98,17 +117,42 @@ class _Checked(nn.Module):
                 "tympan.models.encoder.output.EncoderOutput(out, lengths), or have ESPnet2's interface with a method "
                 f"output_size(); it returned {type(found).__name__}"
             )
-        return _of_size(found, self, int(self.output_size))
+        _check(found, self, int(self.output_size))
+        if not self._tympan_knows_lengths:
+            _check_lengths(found, self, self.output_lengths(lengths))
+            self._tympan_knows_lengths = True
+        return found
 
 
-def _of_size(found: EncoderOutput, encoder: nn.Module, size: int) -> EncoderOutput:
-    """Check that the output has the announced number of values per frame."""
+def _check(found: EncoderOutput, encoder: nn.Module, size: int) -> None:
+    """Check that the output has the announced number of values per frame, and integer lengths."""
     if found.out.dim() != 3 or found.out.size(-1) != size:
         raise UserError(
             f"encoder {_name(encoder)}: output_size is {size}, so forward must return an output of the shape "
             f"(batch, frames, {size}); it has the shape {tuple(found.out.shape)}"
         )
-    return found
+    lengths: object = found.lengths
+    if isinstance(lengths, Tensor) and lengths.shape == found.out.shape[:1] and not lengths.is_floating_point():
+        return
+    kind = f"{lengths.dtype} {tuple(lengths.shape)}" if isinstance(lengths, Tensor) else type(lengths).__name__
+    raise UserError(
+        f"encoder {_name(encoder)}: forward must return the lengths as a tensor of integers (batch,); it returned "
+        f"{kind}"
+    )
+
+
+def _check_lengths(found: EncoderOutput, encoder: nn.Module, announced: Tensor | None) -> None:
+    """Check the values of the lengths. `announced` are those of `output_lengths`; None: not compared."""
+    longest, frames = int(found.lengths.max()), found.out.size(1)
+    if longest > frames:
+        raise UserError(
+            f"encoder {_name(encoder)}: forward returned a length of {longest}, but an output of {frames} frames"
+        )
+    if announced is not None and announced.tolist() != found.lengths.tolist():
+        raise UserError(
+            f"encoder {_name(encoder)}: forward returned the lengths {found.lengths.tolist()}, but output_lengths "
+            f"returned {announced.tolist()} for the same recordings"
+        )
 
 
 def _name(encoder: nn.Module) -> str:
@@ -119,6 +163,7 @@ class _EspnetForm(nn.Module):
     """Gives an encoder with ESPnet2's interface the members of `Encoder`."""
 
     _tympan_input_size: int
+    _tympan_knows_lengths = False
 
     @property
     def output_size(self) -> int:
@@ -136,7 +181,12 @@ class _EspnetForm(nn.Module):
         if isinstance(out, tuple):  # with the outputs of inner layers
             out, layers = out
             inner = tuple((int(layer), tensor) for layer, tensor in layers)
-        return _of_size(EncoderOutput(out, out_lengths, inner), self, self.output_size)
+        encoded = EncoderOutput(out, out_lengths, inner)
+        _check(encoded, self, self.output_size)
+        if not self._tympan_knows_lengths:
+            _check_lengths(encoded, self, None)
+            self._tympan_knows_lengths = True
+        return encoded
 
     def output_lengths(self, lengths: Tensor) -> Tensor:
         """Measured: ESPnet2's encoders have no such method. The result may differ by a frame for some lengths."""
