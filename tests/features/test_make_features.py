@@ -14,7 +14,7 @@ import pytest
 import soundfile
 
 from tympan.bin.make_features import main
-from tympan.data.ark import read_matrix
+from tympan.data.ark import read_matrix, write_ark
 from tympan.data.audio import Audio, read_audio
 from tympan.data.kaldi_dir import DataDir, read_table, write_table
 from tympan.errors import UserError
@@ -279,3 +279,13 @@ def test_real_recordings(real_data: Path, tmp_path: Path, monkeypatch: pytest.Mo
     matrices = [read_matrix(place) for place in read_table(tmp_path / "out" / "feats.scp").values()]
     assert len(matrices) == 5
     assert all(matrix.shape[1] == 83 and np.isfinite(matrix).all() for matrix in matrices)
+
+
+@pytest.mark.parametrize("method", [1, 2, 5])
+def test_compressed_archives_equal_kaldi(golden: Path, tmp_path: Path, method: int) -> None:
+    """Method 2 is the one of Kaldi's recipes, and of `tympan recipe --compress true`."""
+    name = "BAC009S0150W0040"
+    with write_ark(tmp_path / "own.ark", compression_method=method) as ark:
+        ark.write(name, np.load(golden / "kaldi" / f"{name}.npz")["fbank_pitch"])
+    expected = golden / "kaldi" / f"{name}.fbank_pitch.method{method}.ark"
+    assert (tmp_path / "own.ark").read_bytes() == expected.read_bytes()

@@ -10,6 +10,7 @@ import pytest
 
 from tympan.decode.search import find_search
 from tympan.errors import UserError
+from tympan.recipe.decode_steps import decode_steps
 from tympan.recipe.recipe import Recipe, parse_options
 from tympan.recipe.stage import Step
 from tympan.recipe.stored_features import StoredFeatures
@@ -227,3 +228,17 @@ def test_stored_features_miss_their_settings(here: Path) -> None:
         recipe().features.check()
     recipe("--feats_type", "fbank").features.check()
     assert isinstance(recipe().features, StoredFeatures)
+
+
+def test_a_model_that_training_did_not_save(here: Path) -> None:
+    """`--recog_model model.acc.best` of a model without a decoder: training it again would not help."""
+    made = recipe("--feats_type", "raw", "--n_average", "0", "--recog_model", "model.acc.best")
+    for path in (
+        made.asr_dir / "3epoch.pth",
+        made.asr_dir / "valid.cer_ctc.best.pth",
+        here / "data" / "dev" / "wav.scp",
+    ):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    step = next(step for step in decode_steps(made) if step.name.startswith("decode dev"))
+    assert step.remedy == "--recog_model must be one of the models that training saved: 3epoch, valid.cer_ctc.best."

@@ -114,7 +114,16 @@ def _decode_step(recipe: Recipe, name: str, label: str) -> Step:
         continues=settings,
         output_dir=decoded,
         recordings=recipe.features.recordings([name]),
+        remedy=_saved_models(recipe),
     )
+
+
+def _saved_models(recipe: Recipe) -> str:
+    """What to do if the model of --recog_model does not exist; empty if training saved none or it was not given."""
+    saved = sorted(path.stem for path in recipe.asr_dir.glob("*.pth") if "checkpoint" not in path.name)
+    if not recipe.options.recog_model or recipe.model_file.exists() or not saved:
+        return ""
+    return f"--recog_model must be one of the models that training saved: {', '.join(saved)}."
 
 
 def _score_step(reference: Path, hypothesis: Path, unit: str, folder: Path, label: str) -> Step:
