@@ -113,6 +113,23 @@ def test_a_model_that_training_would_refuse(mine: Path) -> None:
         check()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--batch_type folded", "needs one fold_length for each of speech, text"),
+        ("--init_param /no/such.pth", "--init_param /no/such.pth: /no/such.pth: no such weights file"),
+        ("--noise_scp /no/such", "noise_scp /no/such: no such file"),
+        ("--freeze_param nosuch", "--freeze_param nosuch: no weight has this name"),
+        ("--best_model_criterion [[valid,acc,max]]", "the model does not report valid.acc, so no best model"),
+    ],
+)
+def test_what_training_would_refuse_after_the_other_stages(mine: Path, arguments: str, message: str) -> None:
+    """Before, `--check` said that all checks passed."""
+    with pytest.raises(UserError) as caught:
+        check("--stop_stage", "4", "--asr_args", arguments)
+    assert message in str(caught.value)
+
+
 def test_a_transducer_is_estimated_with_texts_of_a_usual_length(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An untrained transducer emits tokens at every frame up to the limit, which decoding after training does not."""
     config = yaml.safe_load(Path("conf/train.yaml").read_text())

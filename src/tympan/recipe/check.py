@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tympan.config.asr import AsrTrainConfig
 from tympan.config.lm import LmTrainConfig
 from tympan.data.kaldi_dir import DataDir
 from tympan.data.table_faults import Fault
@@ -23,8 +22,8 @@ from tympan.recipe.decode_steps import inference_arguments
 from tympan.recipe.options import RecipeOptions
 from tympan.recipe.recipe import Recipe
 from tympan.recipe.timing import describe_load
+from tympan.recipe.training_checks import check_training
 from tympan.recipe.training_steps import (
-    asr_arguments,
     lm_arguments,
     parse_quietly,
     require_checkpoint,
@@ -169,7 +168,7 @@ def _configurations(
     if options.lm_config:
         checks.append(("resume", 3, lambda: require_checkpoint(options.lm_resume, "--lm_resume")))
         checks.append(("lm", 3, lambda: parse_quietly(LmTrainConfig, lm_arguments(recipe), "lm_train")))
-    checks.append(("asr", 4, lambda: _check_training(recipe, builds_model=builds_model)))
+    checks.append(("asr", 4, lambda: check_training(recipe, builds_model=builds_model)))
     checks.append(("resume", 4, lambda: require_checkpoint(options.resume, "--resume")))
     if start <= 4 and stop >= 3:
         checks.append(("device", 4, lambda: _require_device(options)))
@@ -191,45 +190,6 @@ def _check_tokens(recipe: Recipe) -> None:
     except UserError:
         return  # reported with the data
     recipe.tokens.check_text(texts, place / "text")
-
-
-def _check_training(recipe: Recipe, *, builds_model: bool) -> None:
-    """Parse the training configuration; with `builds_model`, also build the model, which finds more mistakes."""
-    config = parse_quietly(AsrTrainConfig, asr_arguments(recipe), "asr_train")
-    if builds_model:
-        from tympan.models.build import build_asr_model
-        from tympan.recipe.estimate import token_list_of
-
-        tokens = token_list_of(recipe.tokens, recipe.corpus)
-        build_asr_model(replace(config, token_list=tokens), reads_statistics=False)
-        _check_schedule(recipe, config)
-
-
-def _check_schedule(recipe: Recipe, config: AsrTrainConfig) -> None:
-    """UserError if onecyclelr has too few steps for the data, which training would refuse after the other stages.
-
-    Only for data directories that exist now. Text is not counted, so batch_type numel may need some more steps.
-    """
-    from tympan.recipe.sizing import updates_per_epoch
-    from tympan.recipe.survey import survey
-
-    place, total = recipe.corpus.directories.get(recipe.corpus.train), config.scheduler_conf.get("total_steps")
-    if config.scheduler != "onecyclelr" or total is None or place is None:
-        return
-    if not config.takes_audio or config.batch_type == "folded" or _mistake(recipe.corpus.check) is not None:
-        return
-    batches = config.num_iters_per_epoch
-    try:
-        found = replace(survey(place), model_rate=recipe.features.steps_per_second if config.resample else 0)
-    except UserError:
-        return  # reported with the data
-    updates = updates_per_epoch(found, config, accum_grad=config.accum_grad)
-    needed = config.max_epoch * (updates if batches is None else -(-batches // config.accum_grad))
-    if needed > total:
-        raise UserError(
-            f"scheduler_conf: onecyclelr ends too early: total_steps is {total}, but {config.max_epoch} epochs have "
-            f"about {needed} updates. Use --scheduler_conf total_steps={round(1.05 * needed)} or a smaller --max_epoch."
-        )
 
 
 def _mistake(check: Callable[[], object]) -> UserError | None:

@@ -70,14 +70,8 @@ def measure(
     device = device_of(kind, local_rank=0)
     model = build_asr_model(replace(asr, token_list=list(tokens)), reads_statistics=False).to(device)
     language_model = None if lm is None else build_lm(replace(lm, token_list=list(tokens))).to(device)
-    speech = recipe.features.noise(SAMPLE_S, device)
-    text_length = int(SAMPLE_S * recipe.corpus.tokens_per_second)
-    batch = {
-        "speech": speech,
-        "speech_lengths": torch.full((len(speech),), speech.shape[1], device=device),
-        "text": torch.randint(2, len(tokens) - 1, (len(speech), text_length), device=device),
-        "text_lengths": torch.full((len(speech),), text_length, device=device),
-    }
+    batch = noise_batch(recipe, tokens, device)
+    text_length = batch["text"].size(1)
     training, saved_bytes = NOTHING, 0
     if 4 in stages:
         training, saved_bytes = _time_updates(model, batch, device, use_amp=asr.use_amp)
@@ -90,7 +84,7 @@ def measure(
     # Limit the number of tokens to that of real speech: an untrained model does not predict the end.
     search = replace(search, maxlenratio=-text_length, minlenratio=0.0)
     decoding = _time_decoding(model.cpu(), language_model, search, tokens, batch) if 5 in stages else NOTHING
-    spoken_s = len(speech) * SAMPLE_S
+    spoken_s = len(batch["speech"]) * SAMPLE_S
     return Probe(
         parameters=parameters,
         training=training.per(spoken_s),
@@ -100,6 +94,20 @@ def measure(
         lm_parameters=0 if language_model is None else _parameters(language_model),
         lm_token_s=lm_timing.seconds / (LM_SENTENCES * LM_SENTENCE),
     )
+
+
+def noise_batch(recipe: Recipe, tokens: Sequence[str], device: torch.device) -> dict[str, torch.Tensor]:
+    """Noise as the recipe's features, with random text of a usual length."""
+    import torch
+
+    speech = recipe.features.noise(SAMPLE_S, device)
+    text_length = int(SAMPLE_S * recipe.corpus.tokens_per_second)
+    return {
+        "speech": speech,
+        "speech_lengths": torch.full((len(speech),), speech.shape[1], device=device),
+        "text": torch.randint(2, len(tokens) - 1, (len(speech), text_length), device=device),
+        "text_lengths": torch.full((len(speech),), text_length, device=device),
+    }
 
 
 def _time_updates(

@@ -31,7 +31,7 @@ def speech_preprocess(
     conf = config.preprocessor_conf
     _refuse_waveform_options(config, conf)
     speech = SpeechPreprocessor(
-        augmentation=_augmentation(config, conf, rate) if is_augmented else None,
+        augmentation=build_augmentation(config, conf, rate) if is_augmented else None,
         volume_normalize=config.speech_volume_normalize,
         force_single_channel=conf.get("force_single_channel", False),
         min_sample_size=conf.get("min_sample_size", -1),
@@ -100,7 +100,10 @@ def too_short(
         yield Finding(f"utterances are too short for {loss} and do not contribute to its loss", found)
 
 
-def _augmentation(config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None) -> WaveformAugmentation | None:
+def build_augmentation(
+    config: SpeechTrainConfig, conf: Mapping[str, Any], rate: int | None
+) -> WaveformAugmentation | None:
+    """The augmentation of the training data; `conf` is preprocessor_conf, and `rate` the sample rate if it is known."""
     from tympan.data.augment import WaveformAugmentation, describe_speeds, parse_db_range
 
     parse_db_range(config.noise_db_range)  # a mistake in it is reported even if nothing uses it

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch.optim.lr_scheduler import OneCycleLR
+from torch.optim.lr_scheduler import LRScheduler, OneCycleLR, ReduceLROnPlateau
 
 from tympan.config.option import options_of
 from tympan.config.registry import is_import
-from tympan.config.train import TrainConfig
+from tympan.config.train import LoopOptions, TrainConfig
 from tympan.errors import UserError
 from tympan.runtime.memory import is_out_of_memory
 from tympan.runtime.precision import Precision
@@ -40,7 +40,7 @@ def check_run(trainer: Trainer) -> None:
     if trainer.options.no_forward_run or trainer.position.epoch > trainer.options.max_epoch:
         return
     _check_schedule(trainer)
-    _check_criteria(trainer, {"loss", *_measured(trainer)})
+    check_criteria(trainer.options, {"loss", *_measured(trainer)}, scheduler=trainer.updater.scheduler)
 
 
 @contextmanager
@@ -107,8 +107,8 @@ def _check_schedule(trainer: Trainer) -> None:
         )
 
 
-def _check_criteria(trainer: Trainer, names: set[str]) -> None:
-    options, scheduler = trainer.options, trainer.updater.scheduler
+def check_criteria(options: LoopOptions, names: set[str], *, scheduler: LRScheduler | ReduceLROnPlateau | None) -> None:
+    """UserError if validation does not measure what chooses models. `names` are the statistics that it measures."""
 
     def is_missing(phase: str, name: str) -> bool:
         return phase == "valid" and name not in names
