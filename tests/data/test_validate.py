@@ -208,6 +208,6 @@ def test_stereo_recordings_are_reported(good: Path, capsys: pytest.CaptureFixtur
     assert "recording 's0-u0' has 2 channels, but 5 of 9 have 1 channels" in said
     assert (
         "the channels of 3 of 4 multi-channel recordings differ, such as those of 's0-u0'; training and decoding use "
-        "their mean unless --channel N chooses one"
+        "their mean. To use channel N only, counted from 0, add 'channel: N' to the training configuration"
     ) in said
     assert "0.00 h of audio at 16000 Hz, 1 or 2 channels: 4 channels, 1 different-channels" in said

@@ -104,7 +104,7 @@ def test_check_before_anything_is_there(workplace: Path, capfd: pytest.CaptureFi
     said = capfd.readouterr().out
     assert "none in downloads: stage -1 downloads them from archives" in said
     hours = 200 * (workplace / "archives" / "beeps.tgz").stat().st_size / 1_000_000
-    assert f"{hours:.1f} hours of training data (from the size of the archives); no speed perturbation" in said
+    assert f"{hours:.1f} hours of training data (from the size of the archives); speed perturbation: none" in said
     assert "all checks passed" in said
     assert not Path("downloads").exists()
 

@@ -296,7 +296,7 @@ def _channel_faults(wav: ScannedTable, infos: Infos, different: Sequence[str]) -
             0,
             "different-channels",
             f"the channels of {len(different)} of {several} multi-channel recordings differ, such as those of "
-            f"'{different[0]}'; training and decoding use their mean. To use channel N alone, "
+            f"'{different[0]}'; training and decoding use their mean. To use channel N only, "
             "counted from 0, add 'channel: N' to the training configuration (in a recipe, conf/train.yaml)",
             is_warning=True,
         )
