@@ -56,11 +56,10 @@ def install_command(package: str, *, again: bool = False) -> str:
     return f"pip install {NEEDED.get(package, extra)}"
 
 
-def import_optional(module: str, purpose: str) -> Any:
-    """A module of an optional package that `purpose` needs. UserError if it is missing or can't be imported."""
-    package = module.partition(".")[0]
+def import_optional(package: str, purpose: str) -> Any:
+    """An optional package that `purpose` needs. UserError if it is missing or can't be imported."""
     try:
-        return importlib.import_module(module)
+        return importlib.import_module(package)
     except Exception as error:  # a package may raise anything while it is imported
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
             raise UserError(f"{purpose} needs the package {package}: {install_command(package)}") from None

@@ -97,7 +97,7 @@ def _reference_texts(name: str, given: Sequence[str] | str) -> list[str]:
 
 
 def _import_metrics() -> Any:
-    return import_optional("sacrebleu.metrics", "BLEU and chrF scoring")
+    return import_optional("sacrebleu", "BLEU and chrF scoring").metrics
 
 
 def _build_bleu(metrics: Any, *, lowercase: bool, tokenize: str, effective_order: bool = False) -> Any:
