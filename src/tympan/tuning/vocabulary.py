@@ -63,7 +63,8 @@ def coverage(texts: Iterable[str], codec: TextCodec) -> Coverage:
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(codec.tokenize(text))
-    unmapped = counts.pop(codec.vocabulary.unk_symbol, 0)
+    unknown = codec.vocabulary.tokens[codec.vocabulary.unk_id]
+    unmapped = counts.pop(unknown, 0)
     missing: Counter[str] = Counter()
     for token, times in counts.items():
         if token in codec.vocabulary:
