@@ -164,6 +164,7 @@ def test_values_and_defaults_of_deepspeed(
         ),
         ({"optimizer": {"type": "SGD", "params": {"momentm": 1}}}, "has no key 'momentm'. Did you mean 'momentum'"),
         ({"optimizer": [1]}, "optimizer: must be an object of keys, found"),
+        ({"scheduler": {"type": {}}}, "scheduler.type: {} has no translation; WarmupLR, WarmupDecayLR"),
         ({"scheduler": {"type": "OneCycle"}}, "scheduler.type: OneCycle has no translation; WarmupLR, WarmupDecayLR"),
         ({"scheduler": {"type": "WarmupLR", "params": {"total_num_steps": 5}}}, "total_num_steps: is not a parameter"),
         ({"scheduler": {"type": "WarmupDecayLR"}}, "scheduler.params: WarmupDecayLR needs total_num_steps"),

@@ -32,6 +32,10 @@ from tympan.errors import UserError
         ({"lm_weight": math.nan}, "lm_weight must be a finite number, found nan"),
         ({"ctc_weight": math.inf}, "ctc_weight must be between 0 and 1, found inf"),
         ({"ctc_weight": 1.5}, "ctc_weight must be between 0 and 1, found 1.5"),
+        (
+            {"transducer_conf": {"search_type": {}}},
+            "search_type must be one of default, tsd, alsd, nsc, maes, mbg, found",
+        ),
         ({"penalty": None}, "penalty expects float, found null"),
     ],
 )

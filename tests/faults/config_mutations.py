@@ -144,7 +144,8 @@ class Trial:
                 ]
             if change.name.endswith(("_file", "_dir", "_config", "_scp")):  # the message begins with the path
                 # Options are decoded as UTF-8, so two surrogates become one character
-                names.append(str(change.value).encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
+                (value,) = _flat([change.value])[:1] or [""]
+                names.append(value.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
             if not any(name.replace("_", " ").replace("-", " ").lower() in words for name in names):
                 return "nonsense", f"the message does not name {change.key or change.name}: {message}"
         return "rejected", message

@@ -263,10 +263,10 @@ class _File:
 
     def _scheduler(self, key: str, value: Any) -> None:
         given = self._object(key, value)
-        kind = given.get("type")
-        if kind is None:
+        if given.get("type") is None:
             self.ignored.append(f"{key} (no type)")
             return
+        kind = str(given["type"])
         if kind not in SCHEDULERS:
             self._refuse(f"{key}.type", f"{kind} has no translation; {', '.join(SCHEDULERS)} have one")
             return

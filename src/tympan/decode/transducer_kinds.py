@@ -137,7 +137,7 @@ def from_transducer_conf(conf: Mapping[str, Any], *, beam_size: int) -> dict[str
     """
     given = dict(conf)
     name = given.pop("search_type", "default")
-    if name not in _TYPES:
+    if not isinstance(name, str) or name not in _TYPES:
         raise UserError(f"transducer_conf search_type must be one of {', '.join(_TYPES)}, found '{name}'")
     nbest = {"nbest": given.pop("nbest")} if "nbest" in given else {}
     known = {item.name for kind in _TYPES.values() if kind.options for item in dataclasses.fields(kind.options)}

@@ -99,9 +99,10 @@ class BeatsLayer(nn.Module):
     def __init__(self, conf: Mapping[str, Any]) -> None:
         super().__init__()
         size, hidden = int(conf["encoder_embed_dim"]), int(conf["encoder_ffn_embed_dim"])
-        if conf["activation_fn"] not in ACTIVATIONS:
-            raise UserError(f"beats_config activation_fn: expects gelu | relu, found {conf['activation_fn']!r}")
-        self.activation = ACTIVATIONS[conf["activation_fn"]]
+        activation = str(conf["activation_fn"])
+        if activation not in ACTIVATIONS:
+            raise UserError(f"beats_config activation_fn: expects gelu | relu, found '{activation}'")
+        self.activation = ACTIVATIONS[activation]
         self.self_attn = GatedAttention(conf)
         self.self_attn_layer_norm = nn.LayerNorm(size)
         self.fc1 = nn.Linear(size, hidden)
