@@ -364,12 +364,14 @@ def read_expected() -> dict[str, Expected]:
 
 
 def write_expected(outcomes: Sequence[Outcome], expected: Mapping[str, Expected]) -> None:
-    reasons = {path: item.reason for path, item in expected.items() if item.reason}
-    lines = [
-        f"{item.state} {item.path}" + (f" # {reasons[item.path]}" if item.path in reasons else "")
-        for item in outcomes
-        if item.state != "rejected" or item.path in reasons
-    ]
+    """Files that were not tried, such as ESPnet1's, which newer checkouts lack, keep their lines."""
+    found = {item.path: item.state for item in outcomes}
+    states = {**{path: item.state for path, item in expected.items()}, **found}
+    lines = []
+    for path, state in sorted(states.items()):
+        reason = expected.get(path, Expected(state)).reason
+        if state != "rejected" or reason:
+            lines.append(f"{state} {path}" + (f" # {reason}" if reason else ""))
     EXPECTED.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

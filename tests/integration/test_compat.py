@@ -32,12 +32,12 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(checkout: Path, expected: str) -> subprocess.CompletedProcess[str]:
+def run(checkout: Path, expected: str, *options: str) -> subprocess.CompletedProcess[str]:
     script = checkout / "compat.py"
     for name in ("compat.py", "compat_stand_ins.py"):
         (checkout / name).write_text(SCRIPT.with_name(name).read_text(encoding="utf-8"), encoding="utf-8")
     script.with_name("compat_expected.txt").write_text(expected, encoding="utf-8")
-    return subprocess.run([sys.executable, script, checkout], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, script, checkout, *options], capture_output=True, text=True, check=False)
 
 
 def test_files_are_counted_and_missing_parts_named(checkout: Path) -> None:
@@ -59,6 +59,14 @@ def test_files_that_espnet2_rejects_too_are_counted_with_their_reason(checkout: 
     assert done.returncode == 0, done.stderr
     assert "1 rejected by ESPnet2 too, 0 not supported" in done.stdout
     assert "train_asr_other.yaml: there is no such encoder" in done.stdout
+
+
+def test_files_that_were_not_tried_stay_expected(checkout: Path) -> None:
+    older = "parsed egs/older/asr1/conf/train.yaml\n"
+    reason = "rejected egs2/toy/asr1/conf/train_asr_other.yaml # there is no such encoder\n"
+    run(checkout, older + reason, "--expect", "--only", "decode")
+    expected = (checkout / "compat_expected.txt").read_text()
+    assert expected == older + "parsed egs2/toy/asr1/conf/decode_asr.yaml\n" + reason
 
 
 def test_a_published_model_is_replaced_by_a_stand_in(checkout: Path) -> None:
