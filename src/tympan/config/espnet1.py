@@ -91,6 +91,11 @@ def _translate_asr(file: Translation) -> None:
             "model_module", f"only ESPnet1's Conformer, Transformer, RNN and transducer are translated, not {name}"
         )
         return
+    _translate_attention(file, kind, is_mask_ctc=is_mask_ctc)
+
+
+def _translate_attention(file: Translation, kind: str, *, is_mask_ctc: bool) -> None:
+    """A Conformer or Transformer with an attention decoder, or Mask-CTC."""
     convolutions = _take_convolutions(file)
     if kind == "transformer" and file.left.get("stochastic_depth_rate", ("", 0))[1]:
         _drop_layers_of_transformer(file)
@@ -117,13 +122,18 @@ def _translate_asr(file: Translation) -> None:
     file.refuse_unless("transformer_decoder_selfattn_layer_type", ("selfattn",))
     file.refuse_unless("transformer_encoder_selfattn_layer_type", ("selfattn",))
     _translate_convolutions(file, convolutions)
-    layers = file.take("intermediate_ctc_layer")
-    if layers not in (None, ""):
-        words = str(layers).split(",")
-        if not all(re.fullmatch(r"\s*[0-9]{1,4}\s*", word) for word in words):
-            file.stop("intermediate_ctc_layer", f"intermediate-ctc-layer: expects numbers such as 3,6, found {layers}")
-        file.put("encoder_conf.interctc_layer_idx", [int(word) for word in words], "intermediate_ctc_layer")
+    _translate_intermediate_ctc(file)
     translate_training(file, adim)
+
+
+def _translate_intermediate_ctc(file: Translation) -> None:
+    layers = file.take("intermediate_ctc_layer")
+    if layers in (None, ""):
+        return
+    words = str(layers).split(",")
+    if not all(re.fullmatch(r"\s*[0-9]{1,4}\s*", word) for word in words):
+        file.stop("intermediate_ctc_layer", f"intermediate-ctc-layer: expects numbers such as 3,6, found {layers}")
+    file.put("encoder_conf.interctc_layer_idx", [int(word) for word in words], "intermediate_ctc_layer")
 
 
 def _take_convolutions(file: Translation) -> dict[str, str]:

@@ -71,37 +71,17 @@ def fetch(
         if target.is_file():
             return target  # the size is unknown: unpacking will detect a truncated file
         raise
+    if target.is_file() and _is_complete(target, source):
+        return target
     if target.is_file():
-        if source.size is None or target.stat().st_size == source.size:
-            return target
-        if target.stat().st_size > source.size:
-            raise UserError(
-                f"{target} has {target.stat().st_size:,} bytes, but {url} has {source.size:,}: "
-                "it is a different file with this name. Move it away, or use another directory for --data."
-            )
         os.replace(target, part)  # an incomplete download by another tool
         _remember(part, source)
     _forget_other_version(part, source)
     _require_space(part, source)
-    attempt = 0
     with tqdm(
         desc=target.name, total=source.size, initial=_size(part), unit="B", unit_scale=True, disable=not progress
     ) as bar:
-        while True:
-            before = _size(part)
-            try:
-                _continue(source, part, bar)
-                break
-            except (OSError, HTTPException) as error:
-                _raise_if_local(error, part)
-                attempt = 0 if _size(part) > before else attempt + 1
-                if attempt >= tries:
-                    raise UserError(
-                        f"{url}: the download was interrupted {tries} times ({error or type(error).__name__}); "
-                        f"{_size(part):,} of {source.size or 0:,} bytes are in {part}. "
-                        "Run the same command again to continue."
-                    ) from error
-                time.sleep(wait_s(attempt))
+        _receive(source, part, bar, tries=tries, wait_s=wait_s)
     if source.size is not None and _size(part) != source.size:
         raise UserError(
             f"{part} has {_size(part):,} bytes, but {url} has {source.size:,}: remove it and run the command again."
@@ -109,6 +89,37 @@ def fetch(
     os.replace(part, target)
     _notes(part).unlink(missing_ok=True)
     return target
+
+
+def _is_complete(target: Path, source: Source) -> bool:
+    """Whether a file that exists is the whole one. UserError if it is larger: then it is another file."""
+    size = target.stat().st_size
+    if source.size is not None and size > source.size:
+        raise UserError(
+            f"{target} has {size:,} bytes, but {source.url} has {source.size:,}: "
+            "it is a different file with this name. Move it away, or use another directory for --data."
+        )
+    return source.size is None or size == source.size
+
+
+def _receive(source: Source, part: Path, bar: tqdm[NoReturn], *, tries: int, wait_s: Callable[[int], float]) -> None:
+    """Append the rest of the file, and connect again when a connection is lost."""
+    attempt = 0
+    while True:
+        before = _size(part)
+        try:
+            _continue(source, part, bar)
+            return
+        except (OSError, HTTPException) as error:
+            _raise_if_local(error, part)
+            attempt = 0 if _size(part) > before else attempt + 1
+            if attempt >= tries:
+                raise UserError(
+                    f"{source.url}: the download was interrupted {tries} times ({error or type(error).__name__}); "
+                    f"{_size(part):,} of {source.size or 0:,} bytes are in {part}. "
+                    "Run the same command again to continue."
+                ) from error
+            time.sleep(wait_s(attempt))
 
 
 def _ask(url: str) -> Source:
