@@ -16,7 +16,7 @@ _PASSES = Range(1, 1_000)
 OPTIMIZER_RANGES = {
     "lr": _LR,
     "betas": _BELOW_ONE,
-    "eps": _SHARE,
+    "eps": Range(above=0, most=1),  # with 0, weights without gradients become NaN
     "weight_decay": Range(0, 1_000),
     "momentum": _BELOW_ONE,
     "dampening": _SHARE,
