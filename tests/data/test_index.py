@@ -167,3 +167,15 @@ def test_faults_of_shape_files(tmp_path: Path) -> None:
         read_shapes(write(tmp_path / "s", "a 1,x\nb 5,x\n"))
     with pytest.raises(UserError, match=r"utterance 'z' is missing \(1 missing in total\)"):
         read_shapes(write(tmp_path / "s", "a 1\n"), np.array([b"a", b"z"]))
+
+
+@pytest.mark.parametrize("value", ["9" * 20, "9" * 5000, "1" + "0" * 11, "10,-8", "10,0", "10,1e3", "10," + "9" * 20])
+def test_lengths_that_no_recording_has_are_rejected(tmp_path: Path, value: str) -> None:
+    """Twenty digits became a negative number, and a dimension of twenty an OverflowError."""
+    with pytest.raises(UserError, match=r"s:1: "):
+        read_shapes(write(tmp_path / "s", f"a {value}\n"))
+
+
+def test_a_very_long_recording_has_a_shape(tmp_path: Path) -> None:
+    shapes = read_shapes(write(tmp_path / "s", f"a {10**11 - 1},80,2\n"))
+    assert (shapes.lengths.tolist(), shapes.dim) == ([10**11 - 1], 160)

@@ -32,7 +32,7 @@ from tympan.data.kaldi_dir import read_table
 from tympan.data.lengths import _keep, _read_kept
 from tympan.data.manifest import read_manifest
 from tympan.data.readers import Context, read_value, value_length
-from tympan.data.shapes import read_shapes
+from tympan.data.shapes import Shapes, read_shapes
 from tympan.data.table import Table, _read_cache, _write_cache
 from tympan.data.validate import validate
 from tympan.decode.journal import Journal, Result
@@ -331,12 +331,8 @@ def table_values(path: Path) -> list[tuple[str, str]]:
     return [(table.id(line), table.value(line)) for line in range(len(table))]
 
 
-def read_lengths(path: Path) -> np.ndarray:
-    return read_shapes(path).lengths
-
-
-def are_lengths(lengths: np.ndarray) -> bool:
-    return bool((lengths >= 0).all())
+def are_shapes(shapes: Shapes) -> bool:
+    return bool(((shapes.lengths >= 0) & (shapes.lengths < 10**11)).all()) and 0 < shapes.dim <= 5 * 10**7
 
 
 def table_cache(folder: Path) -> Path:
@@ -505,7 +501,7 @@ TEXT_READERS = [
     Reader("utt2spk", text("utt2spk", "s1-a s1\ns1-b s1\n"), read_utt2spk, is_text=True),
     Reader("table", text("wav.scp", "a a.wav\nb b.wav\n"), read_table, is_text=True),
     Reader("indexed table", text("wav.scp", "a a.wav\nb b.wav\n"), table_values, is_text=True),
-    Reader("shape file", text("speech_shape", "a 100,80\nb 200,80\n"), read_lengths, are_lengths, is_text=True),
+    Reader("shape file", text("speech_shape", "a 100,80\nb 200,80\n"), read_shapes, are_shapes, is_text=True),
     *(Reader(f"validate and fix {name}", data_directory(name), validate_and_fix, is_text=True) for name in TABLES),
     *(Reader(f"manifest {name}", manifest(name), read_manifest, is_text=True) for name in ("m.csv", "m.jsonl")),
     Reader("journal", journal, continue_journal, is_text=True),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 from tympan.data.table import Ints, Table
 from tympan.errors import UserError
 from tympan.runtime.atomic import atomic_write
+
+MOST_DIGITS = 11
+"""Digits of a length: two months of audio. Its product with MOST_DIM fits in int64."""
+MOST_DIM = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,10 @@ def read_shapes(path: str | os.PathLike[str], ids: NDArray[np.bytes_] | None = N
     parsed = _parse(values.view(np.uint8).reshape(len(values), -1))
     if not parsed.is_number.all():
         line = int(np.argmin(parsed.is_number))
-        raise UserError(f"{path}:{line + 1}: expected 'UTTERANCE LENGTH[,DIM...]', found '{table.value(line)}'")
+        raise UserError(
+            f"{path}:{line + 1}: expected 'UTTERANCE LENGTH[,DIM...]' with a length of at most {MOST_DIGITS} digits, "
+            f"found '{table.value(line)}'"
+        )
     if not parsed.is_alike.all():
         line = int(np.argmin(parsed.is_alike))
         raise UserError(
@@ -77,8 +85,8 @@ def _parse(chars: NDArray[np.uint8]) -> _Parsed:
     chars = np.concatenate([chars, np.zeros((rows, 1), dtype=np.uint8)], axis=1)
     ends = np.argmax((chars == ord(",")) | (chars == 0), axis=1)
     lengths = np.zeros(rows, dtype=np.int64)
-    is_number = ends > 0
-    for column in range(int(ends.max(initial=0))):
+    is_number = (ends > 0) & (ends <= MOST_DIGITS)
+    for column in range(min(int(ends.max(initial=0)), MOST_DIGITS)):
         digit = chars[:, column].astype(np.int64) - ord("0")
         inside = column < ends
         is_number &= ~inside | ((digit >= 0) & (digit <= 9))
@@ -92,7 +100,11 @@ def _parse(chars: NDArray[np.uint8]) -> _Parsed:
 
 
 def _product(dims: str, path: str | os.PathLike[str]) -> int:
-    try:
-        return int(np.prod([int(size) for size in dims.split(",") if size], dtype=np.int64))
-    except ValueError:
-        raise UserError(f"{path}:1: expected 'UTTERANCE LENGTH[,DIM...]'") from None
+    sizes = [size for size in dims.split(",") if size]
+    # int() itself rejects thousands of digits with a ValueError.
+    product = math.prod(int(size) if size.isdecimal() and len(size) <= MOST_DIGITS else 0 for size in sizes)
+    if not 0 < product <= MOST_DIM:
+        raise UserError(
+            f"{path}:1: expected 'UTTERANCE LENGTH[,DIM...]' with 1 to {MOST_DIM} elements per step, found ',{dims}'"
+        )
+    return product
