@@ -83,6 +83,45 @@ def test_resuming_at_any_saved_step_gives_the_same_bits(tmp_path: Path, cut: int
 
 
 @pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("position", "epoch"), "x"),
+        (("position", "epoch"), 10**6),
+        (("position", "epoch"), 0),
+        (("position", "step"), -5),
+        (("position", "step"), 1.5),
+        (("position", "step"), None),
+        (("part",), 7),
+        (("part",), {}),
+        (("part", "batches"), None),
+        (("part", "total"), {"loss": "high"}),
+        (("part", "window"), {"loss": (1.0,)}),
+        (("reporter", "stats"), {1: {"train": {"loss": "low"}}}),
+    ],
+)
+def test_a_checkpoint_without_a_digest_is_read_before_it_is_used(
+    tmp_path: Path, place: tuple[str, ...], value: object
+) -> None:
+    """Such as one of the first release: what is damaged must not fail in the middle of the next epoch."""
+    trainer = tiny_trainer(tmp_path, max_epoch=1, save_interval_steps=1)
+    trainer.fit()
+    content = torch.load(tmp_path / "checkpoint.prev.pth", weights_only=True)
+    del content["sha256"]
+    *outer, last = place
+    inner = content
+    for name in outer:
+        inner = inner[name]
+    inner[last] = value
+    torch.save(content, tmp_path / "checkpoint.pth")
+    resumed = tiny_trainer(tmp_path, updater=tiny_updater(seed=77), max_epoch=2)
+    state = load_checkpoint(tmp_path, identity=IDENTITY, model_state=weights(resumed), load=resumed.load_state_dict)
+    assert state is not None
+    assert state["position"] == {"epoch": 1, "step": 4}
+    assert (tmp_path / "checkpoint.damaged.pth").exists()
+    resumed.fit()
+
+
+@pytest.mark.parametrize(
     ("minutes", "expected"), [(None, [0]), (5.0, [0]), (0.0, [1, 2, 3, 4, 0]), (0.001, [1, 2, 3, 4, 0])]
 )
 def test_checkpoints_are_saved_by_time(

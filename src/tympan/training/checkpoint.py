@@ -63,6 +63,10 @@ class Position:
     epoch: int
     step: int
 
+    def __post_init__(self) -> None:
+        if not (type(self.epoch) is type(self.step) is int and self.epoch >= 1 and self.step >= 0):
+            raise ValueError(f"epoch {self.epoch!r}, step {self.step!r} is no position in the training data")
+
 
 def save_checkpoint(directory: Path, state: Mapping[str, Any], *, identity: Identity) -> None:
     """Write checkpoint.pth atomically. The previous checkpoint is kept as checkpoint.prev.pth."""

@@ -110,10 +110,11 @@ class EpochReporter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.batches = state["batches"]
-        self.logged_batches = state["logged_batches"]
-        self._window = dict(state["window"])
-        self._total = dict(state["total"])
+        """Raises an error for a damaged state before anything uses it."""
+        self.batches = int(state["batches"])
+        self.logged_batches = int(state["logged_batches"])
+        self._window = _read_sums(state["window"])
+        self._total = _read_sums(state["total"])
         self._order = dict.fromkeys(self._total)
         self.start = time.perf_counter() - state["elapsed"]
 
@@ -172,7 +173,10 @@ class Reporter:
         return {"stats": {e: {p: dict(m) for p, m in parts.items()} for e, parts in self.stats.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.stats = {int(e): {p: dict(m) for p, m in parts.items()} for e, parts in state["stats"].items()}
+        self.stats = {
+            int(epoch): {phase: {name: float(value) for name, value in means.items()} for phase, means in parts.items()}
+            for epoch, parts in state["stats"].items()
+        }
 
     def batches_until(self, phase: str, epoch: int) -> int:
         """Return the number of batches of all epochs up to this one."""
@@ -195,6 +199,10 @@ def _wide(tensor: Tensor) -> Tensor:
     """Convert to float64 if the device has it: float32 is too inaccurate for sums over a thousand steps."""
     wide = torch.float64 if has_float64(tensor.device) else torch.float32
     return tensor.detach().to(wide)
+
+
+def _read_sums(sums: Mapping[str, tuple[float, float]]) -> Sums:
+    return {name: (float(total), float(count)) for name, (total, count) in sums.items()}
 
 
 def _means(sums: Sums) -> dict[str, float]:

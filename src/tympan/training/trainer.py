@@ -55,7 +55,7 @@ class Trainer:
         self.start_epoch = start_epoch
         self.reporter = Reporter()
         self.position = Position(epoch=1, step=0)
-        self._part_state: dict[str, Any] | None = None
+        self._resumed_part: EpochReporter | None = None
         self._saved_at = time.monotonic()
         self._is_finite = True
 
@@ -103,10 +103,7 @@ class Trainer:
         self.start_epoch(epoch)
         steps = self.train_data.num_steps(epoch)
         set_all_seeds(self.seed + epoch)
-        part = self._part("train", done=start)
-        if self._part_state is not None:
-            part.load_state_dict(self._part_state)
-            self._part_state = None
+        part, self._resumed_part = self._resumed_part or self._part("train", done=start), None
         interval = self.options.log_interval or max(steps // 20, 10)
         self.updater.parallel.model.train()
         batches = self._seeded(epoch, start) if start < steps else iter(())
@@ -168,7 +165,12 @@ class Trainer:
         self.updater.load_state_dict(state)
         self.reporter.load_state_dict(state["reporter"])
         self.position = Position(**state["position"])
-        self._part_state = state["part"]
+        if self.position.epoch > max(self.reporter.stats, default=0) + 1:
+            raise ValueError(f"epoch {self.position.epoch} follows no epoch with statistics")
+        self._resumed_part = None
+        if state["part"] is not None:
+            self._resumed_part = self._part("train", done=self.position.step)
+            self._resumed_part.load_state_dict(state["part"])
 
     def _save_if_due(self, group: range, part: EpochReporter) -> None:
         """Save a checkpoint where an interval ends or the run is asked to stop. All ranks decide the same."""
