@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from torch import nn
 from train_corpus import command, environment, run
 
 from tympan.runtime.atomic import atomic_write, remove_leftovers
@@ -95,6 +96,38 @@ def test_tensorboard_drops_points_that_are_written_again(tmp_path: Path) -> None
     events = EventAccumulator(str(tmp_path / "train"), purge_orphaned_data=True).Reload()
     assert [event.step for event in events.Scalars("loss_by_batch")] == list(range(1, 9))
     assert Reporter().stats == {}
+
+
+@pytest.mark.parametrize("cut", [0, 3, 20])
+def test_tensorboard_has_each_epoch_once(tmp_path: Path, cut: int) -> None:
+    """Killed after the points of the third epoch and before its checkpoint: in train/, batches are far ahead."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from tympan.runtime.comm import Solo
+
+    def log(board: TensorBoard, epochs: range) -> None:
+        for epoch in epochs:
+            part = EpochReporter("train", epoch, comm=Solo(), done=7, batches_before=7 * (epoch - 1))
+            part.last_window = {"loss": float(epoch)}
+            board.logged(part)
+            reporter.stats[epoch] = {phase: {"loss": 1.0 / epoch} for phase in ("train", "valid")}
+            board.epoch_done(epoch, reporter, nn.Module())
+        board.close()
+
+    reporter = Reporter()
+    log(TensorBoard(tmp_path), range(1, 4))
+    for path in tmp_path.rglob("events*"):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size - cut])
+        path.with_name("events.out.tfevents.damaged").write_bytes(b"\5" + bytes(11) + b"noise" + bytes(4))
+    os.mkfifo(tmp_path / "train" / "events.out.tfevents.pipe")
+    log(TensorBoard(tmp_path, done=Done(epochs=2, batches=14)), range(3, 5))
+    (tmp_path / "train" / "events.out.tfevents.pipe").unlink()
+    for phase in ("train", "valid"):
+        (tmp_path / phase / "events.out.tfevents.damaged").unlink()
+        events = EventAccumulator(str(tmp_path / phase), purge_orphaned_data=True).Reload()
+        assert sorted(event.step for event in events.Scalars("loss_by_epoch")) == [1, 2, 3, 4]
+    events = EventAccumulator(str(tmp_path / "train"), purge_orphaned_data=True).Reload()
+    assert sorted(event.step for event in events.Scalars("loss_by_batch")) == [7, 14, 21, 28]
 
 
 def test_no_point_is_repeated_after_a_kill(beeps: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from torch import nn
 
 from tympan.runtime.atomic import atomic_write
 from tympan.runtime.plotting import import_matplotlib
+from tympan.training.event_files import remove_later_points
 from tympan.training.reporter import Done, EpochReporter, Reporter
 
 MAX_SHARE = 0.02
@@ -95,10 +96,13 @@ class TensorBoard(Quiet):
     """Writes `tensorboard/train` per batch and per epoch, and `tensorboard/valid` per epoch."""
 
     def __init__(self, directory: Path, *, done: Done | None = None) -> None:
-        """`done` is the progress of a resumed run. TensorBoard drops later points, since they are written again."""
+        """`done` is the progress of a resumed run. Later points are removed, since they are written again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        # In train/, batches and epochs share one axis. A resumed run repeats batches.
+        if done is not None:
+            for phase in ("train", "valid"):
+                remove_later_points(directory / phase, done)
+        # A TensorBoard that is running drops them at this step. In train/, batches and epochs share one axis.
         first = (None, None) if done is None else (done.batches + 1, done.epochs + 1)
         self.writers = {
             phase: SummaryWriter(str(directory / phase), purge_step=step)
