@@ -222,6 +222,15 @@ def test_the_first_samples_are_not_lost(content: bytes) -> None:
     assert found == np.frombuffer(content[: len(content) // 2 * 2], dtype="<i2").tolist()
 
 
+def test_a_piece_of_any_size_takes_little_memory() -> None:
+    """Twice 2**62 is no size that a program can read at once."""
+    reader, writer = os.pipe()
+    os.write(writer, b"abcd")
+    os.close(writer)
+    (piece,) = read_pcm_from(reader, size=2**62)
+    assert len(piece) == 2
+
+
 def read_pcm_from(reader: int, *, size: int) -> Iterator[np.ndarray]:
     class Pipe:
         def read(self, size: int) -> bytes:

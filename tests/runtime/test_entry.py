@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tympan.errors import UserError
+from tympan.runtime.child import code_command
 from tympan.runtime.entry import run
 
 
@@ -31,3 +34,27 @@ def test_a_line_of_megabytes_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.startswith("tympan: error: text:1: 'aaa")
     assert "[4,996,023 characters left out]" in said
     assert said.endswith("aaa' has no value\nnext\n")
+
+
+WRITE = """
+import os, sys
+from tympan.runtime.entry import run
+def main(argv):
+    with open(sys.argv[1], "w") as file:
+        os.write(2, b"a warning of a library")
+        os.write(1, b"a number")
+        print(sys.stdin.read(), sys.stdout.isatty(), sys.stderr.isatty())
+        sys.stderr.write("x")
+        file.write("content")
+    return 0
+raise SystemExit(run(main))
+"""
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-", "0<&- 1>&- 2>&-"])
+def test_a_closed_stream_never_becomes_a_file_of_ours(tmp_path: Path, closed: str) -> None:
+    """The first file to be opened gets the number of a closed stream, so that warnings were written into it."""
+    line = ["sh", "-c", f'exec "$@" {closed}', "sh", *code_command(WRITE), str(tmp_path / "file")]
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "file").read_text() == "content"

@@ -27,6 +27,8 @@ STDIN = Path("-")
 HEADERS = {b"RIFF": "WAV", b"fLaC": "FLAC", b"OggS": "Ogg", b"FORM": "AIFF", b".snd": "AU", b"caff": "CAF"}
 """First bytes of audio files with a header, which can't be read as samples."""
 HEADER_BYTES = 4
+MOST_BYTES = 1 << 20
+"""To read at once: memory for all of them is allocated before the first one is there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +108,7 @@ def _read_pcm(size: int, interrupt: _Interrupt) -> Iterator[np.ndarray]:
     import numpy as np
 
     waiting, is_first = b"", True
-    while data := interrupt.read(2 * size - len(waiting) % 2):
+    while data := interrupt.read(min(2 * size, MOST_BYTES) - len(waiting) % 2):
         waiting += data
         if is_first and len(waiting) < HEADER_BYTES:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -36,6 +37,7 @@ _MOST = 4000
 
 def run(main: Main, argv: Sequence[str] | None = None) -> int:
     """Run the main function of a command. A mistake of the user gives one message on stderr and exit code 2."""
+    _open_closed_streams()
     end_with_parent()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A character that the terminal's encoding lacks is escaped, as it is on stderr.
@@ -79,6 +81,16 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
             raise
         _report(message)
         return 2
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for a closed stdin, stdout or stderr.
+
+    Otherwise the next file gets its number, and what libraries print to stderr is written into that file.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _report(message: str) -> None:
