@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +47,16 @@ def sparse(path: Path) -> Path:
     return path
 
 
+def long_header(path: Path, kind: bytes) -> Path:
+    """A name or attributes of 64 MB, which shrink to 64 kB."""
+    header = member("long", kind=kind)
+    header.size = 64 << 20
+    with gzip.open(path, "wb", compresslevel=1) as stream:
+        stream.write(header.tobuf(tarfile.GNU_FORMAT) + bytes(header.size))
+        stream.write(member("a").tobuf(tarfile.GNU_FORMAT) + bytes(1024))
+    return path
+
+
 HARMFUL: dict[str, Callable[[Path], Path]] = {
     "parent": lambda path: tar_of(path, (member("../x"), b"x")),
     "absolute": lambda path: tar_of(path, (member("/tmp/x"), b"x")),
@@ -58,6 +70,10 @@ HARMFUL: dict[str, Callable[[Path], Path]] = {
     "long name": lambda path: tar_of(path, (member("n" * 5000), b"x")),
     "file and directory": lambda path: tar_of(path, (member("a"), b"x"), (member("a/b"), b"x")),
     "sparse": sparse,
+    "very long name": lambda path: long_header(path, tarfile.GNUTYPE_LONGNAME),
+    "very long link": lambda path: long_header(path, tarfile.GNUTYPE_LONGLINK),
+    "attributes": lambda path: long_header(path, tarfile.XHDTYPE),
+    "attributes of all": lambda path: long_header(path, tarfile.XGLTYPE),
     "zeros": lambda path: tar_of(path, (member("a"), bytes(3_000_000)), mode="w:xz"),
     "many files": lambda path: tar_of(path, *((member(f"{n}"), b"") for n in range(300))),
 }
@@ -72,6 +88,17 @@ def test_harmful_archives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind:
         extract(archive, tmp_path / "target")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "target"]
     assert list((tmp_path / "target").iterdir()) == []
+
+
+def test_millions_of_members_are_not_kept(tmp_path: Path) -> None:
+    """Each took 1 kB of memory until the end."""
+    archive = tar_of(tmp_path / "a.tar", *((member(f"{n % 10}"), b"") for n in range(30_000)))
+    tracemalloc.start()
+    try:
+        extract(archive, tmp_path / "target")
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_an_archive_that_shrank_well_is_unpacked(tmp_path: Path) -> None:
@@ -110,6 +137,8 @@ def test_the_limits_are_those_of_the_security_policy() -> None:
         f"{unpacking.SMALL_BYTES // 10**6} MB plus {unpacking.MOST_RATIO} times its size, to "
         f"{unpacking.MOST_FILES:,} files and to {unpacking.MOST_DEPTH} directories"
     )
+    assert unpacking.MOST_NAME_BYTES == 1 << 20
+    assert "names and attributes of up to 1 MiB" in policy
     assert packed in policy
     assert corpus in policy
 

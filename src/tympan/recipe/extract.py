@@ -8,11 +8,15 @@ import shutil
 import tarfile
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from tympan.errors import UserError
 from tympan.files import open_file
 from tympan.runtime.atomic import naming
 from tympan.runtime.executor import map_jobs
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 MOST_DEPTH = 50
 """Directories inside each other."""
@@ -21,6 +25,8 @@ MOST_RATIO = 100
 SMALL_BYTES = 100_000_000
 """What any archive may grow to: small files of equal lines shrink more."""
 MOST_FILES = 5_000_000
+MOST_NAME_BYTES = 1 << 20
+"""Of a header with a long name or attributes, which is read into memory as a whole."""
 _BAD_MEMBER = (None, errno.ENAMETOOLONG, errno.EINVAL, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 """Errors that a damaged archive or name causes. gzip.BadGzipFile has no number."""
 
@@ -65,9 +71,10 @@ def _extract_and_remove(directory: Path, archive: Path) -> None:
 
 def _unpack(archive: Path, scratch: Path) -> None:
     try:
-        with open_file(archive) as stream, tarfile.open(fileobj=stream, mode="r:*") as tar:
+        with open_file(archive) as stream, tarfile.open(fileobj=stream, mode="r:*", tarinfo=_Member) as tar:
             room = _Room(archive)
-            for member in tar:
+            while (member := tar.next()) is not None:
+                tar.members.clear()  # type: ignore[attr-defined]  # millions would fill the memory
                 room.take(member)
                 _unpack_member(tar, member, scratch, archive)
             # tar stops at its own end marker; gzip's checksum follows it.
@@ -88,6 +95,27 @@ def _unpack(archive: Path, scratch: Path) -> None:
         raise
     except Exception as error:  # damaged bytes make the decompressors and tarfile raise nearly anything
         raise UserError(_damaged(archive, str(error) or type(error).__name__)) from error
+
+
+class _Member(tarfile.TarInfo):
+    """A member whose header is checked before what belongs to it is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        member = super().frombuf(buf, encoding, errors)
+        if member.type in _ABOUT_THE_NEXT and member.size > MOST_NAME_BYTES:
+            raise tarfile.TarError(f"a name or an attribute of {member.size:,} bytes")
+        return member
+
+
+_ABOUT_THE_NEXT = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+)
+"""Types of headers that describe the next member."""
 
 
 class _Room:
