@@ -45,3 +45,11 @@ def test_a_short_flag_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None
 def test_a_number_that_is_none_is_named() -> None:
     with pytest.raises(UserError, match="'x' is not expected"):
         parse("-o", "3", "--prune", "0", "train.txt", "x")
+
+
+def test_an_argument_that_is_written_as_an_option() -> None:
+    """It suggested the same words again."""
+    with pytest.raises(UserError, match="unknown option '--text': TEXT is an argument, write its value without"):
+        parse("-o", "3", "--text", "a")
+    with pytest.raises(UserError, match=r"unknown option '--txt'\. '--help' lists"):
+        parse("-o", "3", "--txt", "a")

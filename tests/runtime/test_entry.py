@@ -36,6 +36,24 @@ def test_a_line_of_megabytes_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.endswith("aaa' has no value\nnext\n")
 
 
+def test_a_path_of_a_thousand_directories_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def main(argv: Sequence[str] | None) -> int:
+        tmp_path.joinpath(*["d"] * 1900).mkdir(parents=True)
+        return 0
+
+    assert run(main, []) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("too many directories inside each other: use a shorter path")
+
+
+def test_another_endless_recursion_is_a_fault_of_ours() -> None:
+    def main(argv: Sequence[str] | None) -> int:
+        return main(argv)
+
+    with pytest.raises(RecursionError):
+        run(main, [])
+
+
 WRITE = """
 import os, sys
 from tympan.runtime.entry import run

@@ -93,9 +93,11 @@ def split_words(text: str, *, option: str) -> list[str]:
 
 def _unknown(name: str, options: Mapping[str, Option]) -> str:
     underscored = name.replace("-", "_")
-    known = [*options, *SWITCHES, "config"]
+    known = [name for name, item in options.items() if not item.extra.positional] + [*SWITCHES, "config"]
     if underscored != name and underscored in known:
         return f"unknown option '--{name}': option names are written with '_'. Use '--{underscored}'"
+    if underscored in options:
+        return f"unknown option '--{name}': {underscored.upper()} is an argument, write its value without '--{name}'"
     near = nearest(name, known)
     return f"unknown option '--{name}'." + (f" Did you mean '--{near}'?" if near else " '--help' lists the options")
 

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 
 from tympan.errors import UserError
@@ -67,6 +68,10 @@ def run(main: Main, argv: Sequence[str] | None = None) -> int:
 
         if is_out_of_memory(error):
             message = out_of_memory(error)
+        elif isinstance(error, RecursionError) and any(
+            frame.f_code.co_name == "mkdir" for frame, _ in traceback.walk_tb(error.__traceback__)
+        ):
+            message = "the path of an output has too many directories inside each other: use a shorter path"
         elif str(error).startswith(FAILED_EXTENSION):
             message = describe_broken("torch", error)
         else:
