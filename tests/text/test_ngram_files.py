@@ -181,6 +181,19 @@ def test_a_binary_file_that_is_damaged(golden: Path, tmp_path: Path) -> None:
     path.write_bytes(whole[:40])
     with pytest.raises(UserError, match="damaged"):
         load_ngram(path)
+    # A backoff or probability of another value, which is within its range
+    path.write_bytes(whole[:-80] + bytes([whole[-80] ^ 1]) + whole[-79:])
+    with pytest.raises(UserError, match="does not match its checksum"):
+        load_ngram(path)
+
+
+def test_a_binary_file_without_a_checksum(golden: Path, tmp_path: Path) -> None:
+    """As written before there was one."""
+    model = read_arpa(str(golden / "kenlm" / "tiny" / "4gram.arpa"))
+    write_binary(model, tmp_path / "lm.bin")
+    whole = (tmp_path / "lm.bin").read_bytes()
+    (tmp_path / "lm.bin").write_bytes(whole.replace(b'"crc32"', b'"other"'))
+    assert_equal(load_ngram(tmp_path / "lm.bin"), model)
 
 
 def test_other_files_are_told_apart(tmp_path: Path) -> None:

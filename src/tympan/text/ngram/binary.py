@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
+from collections.abc import Iterable
 from typing import IO
 
 import numpy as np
@@ -30,7 +32,8 @@ def write_binary(model: NgramModel, path: str | os.PathLike[str]) -> None:
     arrays = {"words": np.frombuffer("\n".join(model.words).encode(), np.uint8)}
     arrays |= {name: getattr(model, name) for name in _ARRAYS}
     layout = {name: [array.dtype.newbyteorder("<").str, len(array)] for name, array in arrays.items()}
-    header = json.dumps({"counts": model.counts, "arrays": layout}).encode()
+    checksum = _checksum([np.asarray(array, layout[name][0]) for name, array in arrays.items()])
+    header = json.dumps({"counts": model.counts, "arrays": layout, "crc32": checksum}).encode()
     with atomic_write(path, "wb") as stream:
         stream.write(MAGIC + len(header).to_bytes(8, "little") + header)
         for name, array in arrays.items():
@@ -49,10 +52,21 @@ def read_binary(path: str | os.PathLike[str]) -> NgramModel:
         header = json.loads(stream.read(length))
         arrays = {name: _map(stream, kind, size) for name, (kind, size) in header["arrays"].items()}
         counts = [int(count) for count in header["counts"]]
+        # Older files have no checksum
+        if header.get("crc32") not in (None, _checksum(arrays.values())):
+            raise ValueError("the content does not match its checksum")
         words = arrays.pop("words").tobytes().decode().split("\n")
         model = NgramModel(words=words, counts=counts, **arrays)
         _check(model)
     return model
+
+
+def _checksum(arrays: Iterable[Array]) -> int:
+    checksum = 0
+    for array in arrays:
+        for first in range(0, len(array), _BLOCK):
+            checksum = zlib.crc32(array[first : first + _BLOCK].tobytes(), checksum)
+    return checksum
 
 
 def _check(model: NgramModel) -> None:
