@@ -140,6 +140,10 @@ def test_options_that_can_not_work() -> None:
         PitchOptions(simulate_first_pass_online=True)
     with pytest.raises(UserError, match="at least one of"):
         PitchPostOptions(add_pov_feature=False, add_normalized_log_pitch=False, add_delta_pitch=False)
+    with pytest.raises(UserError, match="--penalty-factor must be between 1e-06 and 1000000, found 0"):
+        PitchOptions(penalty_factor=0)  # a ZeroDivisionError
+    with pytest.raises(UserError, match="--delta-window must be between 1 and 1000000, found 0"):
+        PitchPostOptions(delta_window=0)  # NaN
 
 
 def test_compiled_without_a_writable_place() -> None:

@@ -36,7 +36,7 @@ class PitchOptions:
     min_f0: Annotated[float, Range(10, 20_000)] = 50.0
     max_f0: Size = 400.0
     soft_min_f0: Size = 10.0
-    penalty_factor: Size = 0.1
+    penalty_factor: Annotated[float, Range(1e-6, 1_000_000)] = 0.1
     lowpass_cutoff: Annotated[float, Range(above=0, most=1_000_000)] = 1000.0
     resample_frequency: Annotated[float, Range(100, 48_000)] = 4000.0
     delta_pitch: Annotated[float, Range(1e-4, 1)] = 0.005

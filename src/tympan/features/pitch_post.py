@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 
+from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.features.arrays import Floats
 from tympan.features.deltas import add_deltas
@@ -24,7 +26,7 @@ class PitchPostOptions:
     """Noise that hides the quantization of lags; 0: no noise."""
     normalization_left_context: Count = 75
     normalization_right_context: Count = 75
-    delta_window: Count = 2
+    delta_window: Annotated[int, Range(1, 1_000_000)] = 2
     delay: Count = 0
     add_pov_feature: bool = True
     add_normalized_log_pitch: bool = True
