@@ -16,7 +16,9 @@ import yaml
 
 from tests.faults.damage import Reader
 from tests.faults.file_readers import CONFIG, are_finite, build_config, config_of, text, weights
-from tympan.config import choices
+from tests.faults.run_families import DEEPSPEED
+from tympan.config import choices, parse_training
+from tympan.config.asr import AsrTrainConfig
 from tympan.data.readers import Context, read_value, value_length
 from tympan.data.splits import joined_list
 from tympan.data.table import Table
@@ -55,6 +57,48 @@ SSL = {
     "encoder_conf": {"output_size": 8, "attention_heads": 2, "linear_units": 8, "num_blocks": 1},
     "util": [{"name": "mask", "conf": {"mask_prob": 0.5}}],
 }
+HYBRID = ("--encoder", "transformer", "--decoder", "transformer", "--use_deepspeed", "true")
+ESPNET1 = """\
+model-module: espnet.nets.pytorch_backend.e2e_asr_conformer:E2E
+elayers: 2
+eunits: 32
+dlayers: 1
+dunits: 32
+adim: 16
+aheads: 2
+mtlalpha: 0.3
+lsm-weight: 0.1
+batch-size: 32
+maxlen-in: 512
+maxlen-out: 150
+opt: noam
+accum-grad: 2
+grad-clip: 5
+patience: 0
+epochs: 5
+dropout-rate: 0.1
+transformer-lr: 1.0
+transformer-warmup-steps: 250
+transformer-input-layer: conv2d
+transformer-length-normalized-loss: false
+"""
+ESPNET1_RNN = """\
+etype: vggblstm
+elayers: 2
+eunits: 16
+eprojs: 16
+subsample: "1_2_1"
+dlayers: 1
+dunits: 16
+atype: location
+adim: 16
+aconv-chans: 2
+aconv-filts: 10
+mtlalpha: 0.5
+batch-size: 30
+opt: adadelta
+epochs: 5
+"""
 VOCABULARY = ["<pad>", "<s>", "</s>", "<unk>", "|", "a", "b"]
 HUB = {
     "model_type": "wav2vec2", "architectures": ["Wav2Vec2ForCTC"], "vocab_size": len(VOCABULARY), "hidden_size": 16,
@@ -292,6 +336,17 @@ def query_kenlm(path: Path) -> dict[str, torch.Tensor]:
     return {str(number): scorer._scores(number) for number in range(len(scorer.contexts))}
 
 
+def deepspeed(folder: Path) -> Path:
+    path = folder / "deepspeed.json"
+    path.write_text(json.dumps(DEEPSPEED))
+    return path
+
+
+def train_with(*options: str) -> Callable[[Path], object]:
+    """Parse the options of asr_train, the last of which names the file."""
+    return lambda path: parse_training(AsrTrainConfig, ["--token_type", "char", *options, str(path)], prog="test")
+
+
 def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
@@ -320,6 +375,9 @@ MODEL_READERS = [
     Reader("sums of a job", statistics_job("speech_stats.npz"), aggregate_jobs),
     Reader("keys of a job", statistics_job("batch_keys"), aggregate_jobs, is_text=True),
     Reader("shapes of a job", statistics_job("speech_shape"), aggregate_jobs, is_text=True),
+    Reader("DeepSpeed", deepspeed, train_with(*HYBRID, "--deepspeed_config"), is_text=True),
+    Reader("ESPnet1 transformer", text("espnet1.yaml", ESPNET1), train_with("--config"), is_text=True),
+    Reader("ESPnet1 RNN", text("rnn.yaml", ESPNET1_RNN), train_with("--config"), is_text=True),
     Reader("number of splits", split, lambda path: joined_list(path.parent, path.parents[1] / "out"), is_text=True),
 ]
 if has("kenlm"):

@@ -58,7 +58,7 @@ def _train_again(options: Options, manifest: dict[str, Any], output: Path) -> No
     if manifest["device"].startswith("cpu"):
         command += ["--nproc", str(processes)]
     threads = {} if "OMP_NUM_THREADS" in os.environ else {"OMP_NUM_THREADS": str(manifest["threads"])}
-    done = subprocess.run(command, cwd=manifest["directory"], env=child_environment(threads))
+    done = subprocess.run(command, cwd=Path(manifest["directory"]), env=child_environment(threads))
     if done.returncode != 0:
         raise UserError(f"the new training run ended with exit code {done.returncode}: see {output}/train.log")
 

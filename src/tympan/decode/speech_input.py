@@ -78,6 +78,8 @@ class FeatureRecipe:
             pitch_post=replace(options.pitch_post, delta_pitch_noise_stddev=0.0),
         )
         cmvn = read_mapping(path).get("cmvn")
+        if not (cmvn is None or isinstance(cmvn, str)):
+            raise UserError(f"{path}: cmvn must be the name of a file of statistics, or null; found {cmvn!r}")
         self.stats = None if cmvn is None else read_stats(path.parent / cmvn)
 
     @property
