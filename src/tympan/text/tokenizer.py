@@ -137,6 +137,9 @@ def read_symbols(symbols: Symbols) -> frozenset[str]:
     if symbols is None:
         return frozenset()
     if isinstance(symbols, (str, os.PathLike)):
-        lines = read_text(symbols, kind="file of non-linguistic symbols").splitlines()
-        symbols = [line.strip() for line in lines]
+        try:
+            text = read_text(symbols)
+        except UserError as error:
+            raise UserError(f"non_linguistic_symbols: {error}") from None
+        symbols = [line.strip() for line in text.splitlines()]
     return frozenset(symbol for symbol in symbols if symbol)
