@@ -45,8 +45,8 @@ IDS = [reader.name.replace(" ", "_") for reader in READERS]
 
 
 @pytest.fixture(autouse=True)
-def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    logging.getLogger().setLevel(logging.CRITICAL)
+def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)  # undone after the test, for the tests that read the log
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
