@@ -36,8 +36,7 @@ class BatchOptions:
     batch_type: BatchType = option(
         "folded",
         help="how to form batches: by a fixed number of utterances (unsorted, sorted), by a number that shrinks "
-        "with the "
-        "length (folded), by padded size (length, numel), or in a few fixed shapes (bucket; Tympan)",
+        "with the length (folded), by padded size (length, numel), or in a few fixed shapes (bucket; Tympan)",
         group=BATCHES,
         not_yet_values=_CATEGORY,
         aliases=_ESPNET1_COUNTS,
