@@ -11,6 +11,7 @@ import json
 import os
 import shutil
 import stat
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, cast
@@ -21,6 +22,7 @@ Path = str | os.PathLike[str]
 
 _WHEN_WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 _MESSAGE_CHARACTERS = 300
+_MOST_ARRAY_BYTES = 100_000_000
 
 
 def open_file(path: Path, *, kind: str = "file") -> BinaryIO:
@@ -110,6 +112,16 @@ def explained(path: Path, kind: str, *, advice: str = "") -> Iterator[None]:
         raise UserError(f"{os.fspath(path)}: cannot be read{reason}{advice}") from error
     except Exception as error:
         raise UserError(f"{os.fspath(path)}: damaged, or not {kind}{_shown(error)}{advice}") from error
+
+
+def require_small_arrays(stream: BinaryIO) -> None:
+    """ValueError for an .npz file with large arrays: compressed, they can take 1,000 times the size of the file."""
+    if zipfile.is_zipfile(stream):
+        with zipfile.ZipFile(stream) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > _MOST_ARRAY_BYTES:
+            raise ValueError(f"its arrays have {size:,} bytes")
+    stream.seek(0)
 
 
 def _shown(error: BaseException) -> str:

@@ -217,6 +217,18 @@ def test_arrays_are_never_unpickled(tmp_path: Path) -> None:
     assert sprung.exists()
 
 
+def test_compressed_statistics_do_not_fill_the_memory(tmp_path: Path) -> None:
+    zeros = np.zeros(10_000_000)
+    np.savez_compressed(tmp_path / "speech_stats.npz", count=np.float64(1), sum=zeros, sum_square=zeros)
+    for name in ("batch_keys", "stats_keys"):
+        (tmp_path / name).write_text("speech\n")
+    (tmp_path / "speech_shape").write_text("a 1\n")
+    assert (tmp_path / "speech_stats.npz").stat().st_size < 200_000
+    for read in (lambda: GlobalMvn(tmp_path / "speech_stats.npz"), lambda: aggregate([tmp_path], tmp_path / "out")):
+        with pytest.raises(UserError, match=r"speech_stats\.npz: damaged.*its arrays have 160,000,\d+ bytes"):
+            read()
+
+
 @pytest.mark.parametrize("seed", [170, 199])
 def test_a_binary_file_that_ends_kenlm_is_one_message(tmp_path: Path, seed: int) -> None:
     """Damaged files with which the library reads outside of its memory: when it opens them, and when it scores."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tympan.config.range import Range
 from tympan.errors import UserError
 from tympan.features.arrays import Floats
-from tympan.files import explained, open_file
+from tympan.files import explained, open_file, require_small_arrays
 from tympan.nn.masks import length_mask
 
 
@@ -94,6 +94,7 @@ def _read_statistics(path: Path, eps: float) -> tuple[Tensor, Tensor]:
     if not path.exists():
         raise UserError(f"{path}: no such statistics file{advice}")
     with open_file(path) as stream, explained(path, kind, advice=advice):
+        require_small_arrays(stream)
         stats = np.load(stream, allow_pickle=False)
         if isinstance(stats, np.ndarray):  # Kaldi: sums and their count, then sums of squares
             count, total, total_square = stats[0, -1], stats[0, :-1], stats[1, :-1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from tympan.errors import UserError
-from tympan.files import explained, open_file, read_text
+from tympan.files import explained, open_file, read_text, require_small_arrays
 from tympan.runtime.atomic import atomic_write
 
 
@@ -43,11 +43,9 @@ def _sum(paths: Sequence[Path], output: Path) -> None:
     totals: dict[str, np.ndarray] = {}
     for path in paths:
         _require(path)
-        with (
-            open_file(path) as stream,
-            explained(path, "the statistics of a job"),
-            np.load(stream, allow_pickle=False) as stats,
-        ):
+        with open_file(path) as stream, explained(path, "the statistics of a job"):
+            require_small_arrays(stream)
+            stats = np.load(stream, allow_pickle=False)
             for key in stats.files:
                 totals[key] = totals[key] + stats[key] if key in totals else stats[key]
     with atomic_write(output, "wb") as written:
