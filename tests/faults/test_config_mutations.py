@@ -191,6 +191,14 @@ def test_mistakes_that_show_only_when_a_model_is_built(materials: Materials, opt
         ),
         (
             "translation",
+            71005321,
+            "extra_asr_decoder",
+            None,
+            "dynamic_conv",
+            "extra_asr_decoder_conf: conv_kernel_length has 6 values, but num_blocks is 1",
+        ),
+        (
+            "translation",
             51004834,
             "hier_encoder",
             None,

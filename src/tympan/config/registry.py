@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import re
@@ -46,6 +47,12 @@ class Registry:
         self._defaults = dict(defaults or {})
         self._ranges = dict(ranges or {})
         self._not_yet = dict(not_yet or {})
+
+    def for_option(self, option: str) -> Registry:
+        """The same names for another option, such as `extra_asr_decoder`, which the messages then name."""
+        other = copy.copy(self)
+        other.kind = option
+        return other
 
     def names(self) -> list[str]:
         """The names, in the order of registration."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tympan.config import choices
 from tympan.errors import UserError
@@ -26,7 +26,9 @@ def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> S
     inputs, encoder = with_encoder(config, build_inputs(config, reads_statistics=reads_statistics))
     hier_encoder, size = None, encoder.output_size
     if config.hier_encoder is not None:
-        hier_encoder = build_encoder(config.hier_encoder, config.hier_encoder_conf, input_size=size)
+        hier_encoder = build_encoder(
+            config.hier_encoder, config.hier_encoder_conf, input_size=size, option="hier_encoder"
+        )
         size = hier_encoder.output_size
     tokens, src_tokens = config.token_list, config.src_token_list
     assert isinstance(tokens, list), "the caller reads a file of tokens"
@@ -46,11 +48,9 @@ def build_st_model(config: StTrainConfig, *, reads_statistics: bool = True) -> S
         encoder=encoder,
         hier_encoder=hier_encoder,
         extra_mt_encoder=_build_text_encoder(config, vocab_size),
-        decoder=_build_decoder(config.decoder, config.decoder_conf, target),
-        extra_asr_decoder=_build_decoder(
-            config.extra_asr_decoder if src_tokens else None, config.extra_asr_decoder_conf, source
-        ),
-        extra_mt_decoder=_build_decoder(config.extra_mt_decoder, config.extra_mt_decoder_conf, target),
+        decoder=_build_decoder(config, "decoder", target),
+        extra_asr_decoder=_build_decoder(config, "extra_asr_decoder", source) if src_tokens else None,
+        extra_mt_decoder=_build_decoder(config, "extra_mt_decoder", target),
         ctc=choices.CTCS.build("ctc", config.ctc_conf, **source) if src_tokens else None,
         st_ctc=choices.CTCS.build("ctc", config.ctc_conf, **target),
     )
@@ -74,8 +74,9 @@ def _check_supported(config: StTrainConfig) -> None:
             )
 
 
-def _build_decoder(name: str | None, conf: Mapping[str, Any], sizes: Mapping[str, int]) -> Decoder | None:
-    return None if name is None else choices.DECODERS.build(name, conf, **sizes)
+def _build_decoder(config: StTrainConfig, option: str, sizes: Mapping[str, int]) -> Decoder | None:
+    name, conf = getattr(config, option), getattr(config, f"{option}_conf")
+    return None if name is None else choices.DECODERS.for_option(option).build(name, conf, **sizes)
 
 
 def _build_text_encoder(config: StTrainConfig, vocab_size: int) -> Encoder | None:
@@ -85,5 +86,5 @@ def _build_text_encoder(config: StTrainConfig, vocab_size: int) -> Encoder | Non
     conf = config.extra_mt_encoder_conf
     if conf.get("input_layer") != "embed":
         raise UserError("the input of extra_mt_encoder is tokens; set extra_mt_encoder_conf input_layer=embed")
-    encoder: Encoder = build_encoder(config.extra_mt_encoder, conf, input_size=vocab_size)
+    encoder: Encoder = build_encoder(config.extra_mt_encoder, conf, input_size=vocab_size, option="extra_mt_encoder")
     return encoder

@@ -183,8 +183,9 @@ class TransducerModel(EncodingModel):
         self.simple_joint = SimpleJoint(vocab_size=self.vocab_size, **sizes) if rnnt_type == "pruned" else None
         self.att_decoder: Decoder | None = None
         if attention_weight > 0:
-            self.att_decoder = choices.DECODERS.build(
-                choices.DECODERS.registered(attention_decoder),
+            decoders = choices.DECODERS.for_option("attention_decoder")
+            self.att_decoder = decoders.build(
+                decoders.registered(attention_decoder),
                 attention_decoder_conf,
                 vocab_size=self.vocab_size,
                 encoder_output_size=encoder.output_size,

@@ -23,13 +23,16 @@ _PROBES = (64, 128, 256, 512, 1024, 2048)
 """Numbers of frames at which the length of an ESPnet2 encoder's output is measured."""
 
 
-def build_encoder(name: str | None, conf: Mapping[str, Any], *, input_size: int) -> Encoder:
-    """Return the encoder of this name; None: the features stay. UserError if a user's class lacks a member."""
+def build_encoder(name: str | None, conf: Mapping[str, Any], *, input_size: int, option: str = "encoder") -> Encoder:
+    """Return the encoder of this name; None: the features stay. UserError if a user's class lacks a member.
+
+    `option` is the option that names the encoder, for messages.
+    """
     if name is None:
         return NoEncoder(input_size)
     if is_import(name):
         return _own_encoder(name, conf, input_size)
-    encoder: Encoder = choices.ENCODERS.build(name, conf, input_size=input_size)
+    encoder: Encoder = choices.ENCODERS.for_option(option).build(name, conf, input_size=input_size)
     return encoder
 
 
