@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tympan.files import read_bytes
 from tympan.runtime.atomic import atomic_write
 from tympan.training.reporter import Done
 
@@ -25,7 +26,7 @@ def remove_later_points(directory: Path, done: Done) -> None:
     for path in directory.glob("events.out.tfevents.*"):
         if not path.is_file():
             continue
-        records = list(_records(path.read_bytes()))
+        records = list(_records(read_bytes(path)))
         try:
             kept = [record for record in records if not _is_later(Event.FromString(_event(record)), done)]
         except Exception:  # of a library that parses damaged bytes; TensorBoard reports such a file
