@@ -214,7 +214,7 @@ def test_an_attention_decoder_is_an_auxiliary_loss() -> None:
     assert all(item.grad is not None and item.grad.ne(0).any() for item in model.att_decoder.parameters())
     stats = {name: float(stat.total / stat.count) for name, stat in loss.stats.items()}
     assert float(loss.value.detach()) == pytest.approx(stats["loss_transducer"] + 0.4 * stats["loss_att"])
-    with pytest.raises(UserError, match=r"there is no decoder 'trap:Decoder'\. Known: transformer"):
+    with pytest.raises(UserError, match=r"there is no attention_decoder 'trap:Decoder'\. Known: transformer"):
         tiny_transducer(model="transducer", model_conf={"attention_weight": 0.4, "attention_decoder": "trap:Decoder"})
 
 
