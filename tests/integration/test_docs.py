@@ -225,6 +225,8 @@ def furnished(corpus: Path, tmp_path: Path) -> Path:
     samples, rate = soundfile.read(next((corpus / "downloads").rglob("*.wav")))
     for name in ("a.wav", "b.mp3", "talk.flac"):
         soundfile.write(here / name, samples, rate)
+    (here / "recordings").mkdir()
+    shutil.copy(here / "a.wav", here / "recordings")
     (here / "data" / "token_list").mkdir()
     shutil.copy(here / "data" / "lang_1char" / "tokens.txt", here / "data" / "token_list")
     for name in ("train.txt", "dev.txt"):

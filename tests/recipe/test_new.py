@@ -40,6 +40,19 @@ def plan_of(hours: float, memory_bytes: int | None = 64_000_000_000) -> Plan:
     return make_plan(train, tokens, memory_bytes=memory_bytes)
 
 
+def test_segments_up_to_the_end_have_the_length_of_their_recording(tmp_path: Path) -> None:
+    """An end of -1 in segments."""
+    whole = survey(data_dir(tmp_path / "train"))
+    scp = (tmp_path / "train" / "wav.scp").read_text().splitlines()
+    (tmp_path / "train" / "segments").write_text(
+        "".join(f"{row.split()[0]} {row.split()[0]}-r 0.1 -1\n" for row in scp)
+    )
+    (tmp_path / "train" / "wav.scp").write_text("".join(row.replace(" ", "-r ", 1) + "\n" for row in scp))
+    found = survey(tmp_path / "train")
+    assert found.lengths_s == pytest.approx([length - 0.1 for length in whole.lengths_s])
+    assert found.seconds == pytest.approx(whole.seconds - 0.1 * len(scp))
+
+
 def test_survey(tmp_path: Path) -> None:
     found = survey(data_dir(tmp_path / "train"))
     assert (found.utterances, found.seconds, found.longest_s, found.rate) == (3, 3.0, 1.0, 8000)

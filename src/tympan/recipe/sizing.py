@@ -96,7 +96,9 @@ def epochs_for(hours: float) -> int:
     size = size_for(hours)
     if size is not SIZES[0]:
         return size.epochs
-    return round(size.epochs / math.sqrt(hours)) if hours > 1 else round(min(MOST_EPOCHS, size.epochs / hours))
+    if hours > 1:
+        return round(size.epochs / math.sqrt(hours))
+    return MOST_EPOCHS if hours * MOST_EPOCHS <= size.epochs else round(size.epochs / hours)
 
 
 def choose_tokens(

@@ -97,16 +97,22 @@ def survey(directory: Path) -> Survey:
     sources = [source for source in located.values() if not is_pipe(source)]
     if not sources:
         raise UserError(f"{directory / 'wav.scp'}: all recordings are commands. Write the audio to files first.")
+    read = sources[:: max(1, len(sources) // HEADERS)]
     try:
-        infos = [audio_info(source) for source in sources[:: max(1, len(sources) // HEADERS)]]
+        infos = [audio_info(source) for source in read]
     except AudioError as error:
         raise UserError(f"{error}. `tympan validate_data {directory}` lists every fault of the data.") from None
+    lengths = [info.duration_s for info in infos]
+    mean_s = sum(lengths) / len(lengths)
+    seconds = mean_s * len(located)
     if data.segments:
-        lengths = [(segment.end_s or 0.0) - segment.start_s for segment in data.segments.values()]
+        durations = dict(zip(read, lengths, strict=True))
+        lengths = [
+            (durations.get(located[segment.recording], mean_s) if segment.end_s is None else segment.end_s)
+            - segment.start_s
+            for segment in data.segments.values()
+        ]
         seconds = sum(length for length in lengths if length > 0)
-    else:
-        lengths = [info.duration_s for info in infos]
-        seconds = sum(lengths) / len(lengths) * len(located)
     return Survey(
         path=directory,
         utterances=len(data.utterances),
