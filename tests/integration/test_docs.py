@@ -227,6 +227,8 @@ def furnished(corpus: Path, tmp_path: Path) -> Path:
         soundfile.write(here / name, samples, rate)
     (here / "recordings").mkdir()
     shutil.copy(here / "a.wav", here / "recordings")
+    (here / "talks" / "monday").mkdir(parents=True)
+    shutil.copy(here / "a.wav", here / "talks" / "monday")
     (here / "data" / "token_list").mkdir()
     shutil.copy(here / "data" / "lang_1char" / "tokens.txt", here / "data" / "token_list")
     for name in ("train.txt", "dev.txt"):
